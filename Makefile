@@ -43,6 +43,8 @@ $(OUT)/data/util/random.o: OPTIONS += -ffp-contract=off -fno-math-errno
 $(OUT)/kernels/weight_format.o $(OUT)/level_%/kernels/cpu/dequantize.o: OPTIONS += -ffp-contract=off
 # Equal blocks in GGUF files, those of llama.cpp's reference.
 $(OUT)/model/io/gguf_types.o: OPTIONS += -ffp-contract=off
+# Equal values of quantized models, those of the programs that wrote them.
+$(OUT)/model/io/quantized_tensors.o: OPTIONS += -ffp-contract=off
 # The hash of stb_ds shifts into the sign bit.
 $(OUT)/data/util/stb_ds.o: OPTIONS += -fno-sanitize=shift
 
@@ -75,7 +77,7 @@ say = $(if $(V),,@printf '  %-4s %s\n' $(1) $@)
 
 # The modules of data/ and model/, in the order of scripts/check_layers.sh.
 DATA_MODULES    := data/util data/tokenize data/corpus
-MODEL_MODULES   := model/architecture model/config model/core model/io model/choices model/plan \
+MODEL_MODULES   := model/architecture model/config model/core model/pass model/task model/optimize model/io model/choices model/plan \
                    model/session model/cli model/lab/audit model/lab/evaluation \
                    model/lab/compare
 sources_in       = $(wildcard $(1:%=%/*.c))

@@ -29,6 +29,7 @@ struct dropout_args {
     const struct step_inputs *inputs; /* first_row is read */
     struct rounding_key key;          /* one for each use of dropout in the model */
     double probability;               /* below 1 */
+    double scale;                     /* another factor of what is kept; 0 stands for 1 */
     bool accumulate;
     struct amax *track_amax;         /* optional, of out, without accumulate only */
     const struct trace_label *label; /* optional */
@@ -40,7 +41,7 @@ struct diagonal_block {
     struct tensor part; /* [rows, columns] fp32 in the forward pass */
     int64_t first_row;
 };
-enum { DIAGONAL_BLOCKS_MAX = 3 };
+enum { DIAGONAL_BLOCKS_MAX = 4 };
 
 /* out = scale * the matrix that has the parts at their places, and zeros elsewhere. One matmul then
  * serves linear layers that share their input, such as the adapters of q, k and v. */

@@ -61,8 +61,7 @@ static int print_rows(struct printed *printed, const char *title, const struct r
 static int write_rows(const char *path, const char *title, const struct row *rows,
                       enum origin least, struct error *error) {
     struct printed printed;
-    if (print_rows(&printed, title, rows, least))
-        return fail(error, "out of memory while writing %.400s", path);
+    if (print_rows(&printed, title, rows, least)) return fail_memory(error, "%.400s", path);
     return printed_write(&printed, path, NULL, error);
 }
 
@@ -160,7 +159,7 @@ int algorithms_share(struct algorithms *algorithms, const struct ranks *ranks,
     uint64_t bytes = printed.size + 1;
     ranks_broadcast(ranks, &bytes, sizeof bytes);
     if (!first) printed.text = malloc(bytes);
-    int status = printed.text ? 0 : fail(error, "out of memory");
+    int status = printed.text ? 0 : fail_memory(error, "the algorithms of matmuls");
     status = ranks_agree(ranks, status, error);
     if (status == 0) ranks_broadcast(ranks, printed.text, bytes);
     if (status == 0 && !first &&
@@ -194,7 +193,7 @@ struct algorithms *algorithms_open(const char *title, const char *store_name,
     assert(strncmp(title, TITLE_PREFIX, sizeof TITLE_PREFIX - 1) == 0);
     if (algorithms) algorithms->title = strdup(title);
     if (!algorithms || !algorithms->title) {
-        fail(error, "out of memory");
+        fail_memory(error, "the algorithms of matmuls");
         free(algorithms);
         return NULL;
     }

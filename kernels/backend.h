@@ -12,8 +12,8 @@ enum device { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA };
 enum autotune { AUTOTUNE_OFF, AUTOTUNE_AUTO, AUTOTUNE_ON };
 
 enum {
-    BACKEND_SLOTS = 2, /* for asynchronous transfers, in each direction: they alternate */
-    BACKEND_GRAPHS = 6 /* sequences of operations that are launched as one graph */
+    BACKEND_SLOTS = 2,  /* for asynchronous transfers, in each direction: they alternate */
+    BACKEND_GRAPHS = 34 /* sequences of operations that are launched as one graph */
 };
 
 struct ranks;       /* kernels/ranks.h */
@@ -47,6 +47,8 @@ struct backend_description {
     bool computes[DTYPE_COUNT];        /* by enum dtype: supports computing in it */
     bool native[DTYPE_COUNT];          /* products in it are faster than in fp32 */
     bool native_8_bit;                 /* products of 8-bit operands are faster than in bf16 */
+    bool attention_bf16;               /* CPU: attention multiplies bf16 without widening it */
+    int64_t stored_rows[DTYPE_COUNT];  /* by dtype of b: most rows of a matmul with b_stored */
     int64_t square_share[DTYPE_COUNT]; /* gradients of a dtype that one element of gradient_squares
                                           covers */
     bool gelu_of_stored;  /* gelu_forward of a matmul's stored pre_activation gives the same bits as
@@ -54,6 +56,7 @@ struct backend_description {
     int steps_ahead;      /* training steps worth queueing before the oldest one's result is read */
     double link;          /* assumed bandwidth to the host in bytes a second, each way */
     size_t chunk_bytes;   /* approximate scratch of a chunk of work that keeps the device busy */
+    size_t graph_bytes;   /* estimated memory of a sequence of backend_graph */
     size_t library_bytes; /* estimated memory that libraries and the driver allocate themselves,
                              beyond what is taken when the device has been opened */
 };
@@ -135,8 +138,7 @@ struct backend {
 
     void *workspace;        /* see backend_workspace */
     size_t workspace_bytes; /* grows while planning */
-    bool only_sizes; /* only sizes are needed from a plan: products are not tried, and with autotune
-                        the sizes suffice for whatever it chooses */
+    bool only_sizes;        /* see backend_plan_sizes */
 
     struct error failure; /* not empty: an operation failed; results are undefined */
 };
@@ -278,9 +280,17 @@ static inline bool backend_plans(const struct backend *be) {
 }
 
 /* Begins and ends planning. backend_plan_end allocates the workspace; returns -1 with a message if
- * there is no memory for it. */
+ * there is no memory for it. backend_plan_pause ends it without that, and returns the bytes. */
 void backend_plan_begin(struct backend *be);
+size_t backend_plan_pause(struct backend *be);
 int backend_plan_end(struct backend *be, struct error *error);
+
+/* Sets whether only sizes are needed from plans: products are then not tried, and with autotune the
+ * sizes suffice for whatever it chooses. Returns the value before. */
+bool backend_plan_sizes(struct backend *be, bool only_sizes);
+
+/* Sets the bytes that the workspace has at least, and returns those planned before. */
+size_t backend_plan_from(struct backend *be, size_t bytes);
 
 /* Operations that do nothing: the plan of operations without scratch. */
 #define X(name) void none_##name(struct backend *be, const struct name##_args *args);

@@ -34,6 +34,12 @@ struct collectives {
 
 extern const struct collectives collectives_alone;
 
+/* Number of multiprocessors of a GPU that transfers may occupy beside the operations, as many as
+ * their channels: 8 on one machine, 16 between several. */
+static inline int collectives_multiprocessors(const struct ranks *ranks) {
+    return ranks->size == 1 ? 0 : ranks->size == ranks->local_size ? 8 : 16;
+}
+
 /* This rank's part (ranks_part) of data, [count], becomes the sum over all ranks. The host adds in
  * fp32 and rounds once to dtype; on a GPU NCCL adds. The other parts are undefined afterwards.
  * Returns a ticket for collectives_wait. */

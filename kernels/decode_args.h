@@ -31,7 +31,8 @@ struct attention_decode_args {
                                       * begin at keys_from on a CPU, at key 0 on a GPU. The scratch
                                       * is enough for fewer queries, too */
     int64_t window;                  /* a query reads at most this many keys, the last; 0: all */
-    float scale, softcap;            /* as in struct attention_forward_args */
+    double scale;                    /* as in struct attention_forward_args */
+    float softcap;                   /* the same */
     int heads;                       /* H */
     int kv_heads;                    /* H_kv: H is a multiple of it */
     const struct trace_label *label; /* optional */

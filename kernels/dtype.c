@@ -31,12 +31,6 @@ const char *dtype_name(enum dtype dtype) {
     return dtypes[dtype].name;
 }
 
-int dtype_named(const char *name) {
-    for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
-        if (strcmp(name, dtypes[dtype].name) == 0) return dtype;
-    return -1;
-}
-
 /* AVX512_BF16 has an instruction for this, but it flushes subnormals to zero; three integer
  * operations round them like other values, and vectorize as well. */
 uint16_t bf16_from_f32(float value) {

@@ -29,9 +29,6 @@ size_t dtype_size(enum dtype dtype, int64_t count);
 
 const char *dtype_name(enum dtype dtype); /* "fp32", "e4m3": see kernels/dtype_list.h */
 
-/* Returns the dtype of this name, quantized dtypes excluded, or -1. */
-int dtype_named(const char *name);
-
 /* Inline, so that loops over it vectorize. */
 static ON_HOST_AND_DEVICE float f32_from_bf16(uint16_t bits) {
     return f32_of_bits((uint32_t)bits << 16);

@@ -11,8 +11,9 @@
  *
  * Every operation gives the same bits for the same arguments, device and thread count. On the CPU
  * neither the thread count nor the processor changes bits within a CPU level (kernels/cpu/level.h),
- * except in libraries: oneDNN may divide matmuls by the thread count and the sizes of caches, and
- * glibc's logarithms and powers differ on processors with FMA. */
+ * except in attention in bf16 (kernels/cpu/README.md) and in libraries: oneDNN may divide matmuls
+ * by the thread count and the sizes of caches, and glibc's logarithms and powers differ on
+ * processors with FMA. */
 #pragma once
 
 #include <assert.h>
@@ -21,6 +22,8 @@
 
 #include "kernels/adapter_args.h"
 #include "kernels/decode_args.h"
+#include "kernels/delta_rule_args.h"
+#include "kernels/policy_args.h"
 #include "kernels/preference_args.h"
 #include "kernels/quantize_args.h"
 #include "kernels/rounding.h"
@@ -48,6 +51,12 @@
     S(attention_forward)            \
     S(attention_decode)             \
     S(attention_backward)           \
+    X(causal_convolution_forward)   \
+    S(causal_convolution_backward)  \
+    S(delta_rule_forward)           \
+    S(delta_rule_backward)          \
+    X(gated_norm_forward)           \
+    S(gated_norm_backward)          \
     X(cross_entropy)                \
     X(distillation)                 \
     X(softcap)                      \
@@ -59,16 +68,17 @@
     X(hadamard)                     \
     X(quantize_history)             \
     X(copy_last_columns)            \
+    X(gather_rows)                  \
     X(dropout)                      \
     X(block_diagonal_forward)       \
     X(block_diagonal_backward)      \
     X(clear)                        \
     X(loss_sum)                     \
+    X(policy)                       \
     X(preference)                   \
     X(gradient_squares)             \
     X(gradient_norm)                \
-    X(adamw)                        \
-    X(momentum)                     \
+    X(update)                       \
     S(normalize)                    \
     X(weighted_sum)                 \
     X(loss_scale_update)
@@ -85,8 +95,7 @@ struct trace_label;
  * operation that writes the tensor can track it in the same pass: each field becomes the maximum of
  * its old value and the tensor's. The caller clears it before. */
 struct amax {
-    uint32_t
-        largest; /* largest finite magnitude, as fp32 bits, which have the order of the values */
+    uint32_t largest;    /* largest finite magnitude as fp32 bits, ordered as the values are */
     uint32_t not_finite; /* 1 if there was an infinity or NaN, else 0 */
 };
 
@@ -111,7 +120,7 @@ struct embedding_forward_args {
     const struct tensor *position_table; /* optional [T or more, C] */
     const int32_t *positions;            /* optional [N]: rows of position_table. NULL: i % T */
     int64_t sequence_length;             /* T */
-    float token_scale;                   /* factor of the token's row; 0 stands for 1 */
+    float token_scale;                   /* factor of the token's row, usually 1 */
     const struct trace_label *label;     /* optional */
 };
 
@@ -145,7 +154,7 @@ struct layernorm_forward_args {
 };
 
 /* din = dresidual + (gradient of the layer norm for dout); din_lower is the same, rounded to the
- * dtype that the next matrix product reads. din may be dresidual itself. */
+ * dtype that the next matrix product reads. din may be dresidual or dout itself. */
 struct layernorm_backward_args {
     const struct tensor *din;         /* [N, C] */
     const struct tensor *din_lower;   /* optional [N, C] */
@@ -171,10 +180,6 @@ enum matmul_epilogue {
     MATMUL_DGELU  /* out = A B * gelu'(pre_activation) */
 };
 
-/* Sums of products of 8-bit operands on a CPU: exact up to fp32, or as the tensor cores of a GPU
- * make them (kernels/cpu/tensor_core_sums.h). A GPU's sums are its own. */
-enum matmul_sums { MATMUL_SUMS_EXACT, MATMUL_SUMS_HOPPER, MATMUL_SUMS_ADA };
-
 /* Blocks of an operand of codes, as fake_quantize writes them. */
 struct matmul_blocks {
     struct tensor scales;          /* [R, S] codes of the scales */
@@ -187,14 +192,18 @@ struct matmul_blocks {
  * then computed as if both were fp32. If one operand is quantized (kernels/dtype.h), both are, and
  * at most one is E5M2. With scales, which operands in bf16 and codes in blocks may have and other
  * quantized operands need, out = (A B) * (scale of a * scale of b) + bias; matmul_scales_sums has
- * to be true. Operands are in blocks only where backend_multiplies is true for their formats. */
+ * to be true. Operands are in blocks only where backend_multiplies_blocks is true for their
+ * formats. */
 struct matmul_args {
-    const struct tensor *out;            /* [M, N]; += if accumulate */
-    const struct tensor *a;              /* [M, K], or [K, M] if transpose_a */
-    const struct tensor *b;              /* [K, N], or [N, K] if transpose_b */
-    const struct tensor *bias;           /* optional [N], same dtype as b or fp32 */
-    const struct tensor *pre_activation; /* [M, N], given exactly with MATMUL_GELU, which writes
-                                          * it, and MATMUL_DGELU, which reads it */
+    const struct tensor *out;               /* [M, N]; += if accumulate */
+    const struct tensor *a;                 /* [M, K], or [K, M] if transpose_a */
+    const struct tensor *b;                 /* [K, N], or [N, K] if transpose_b */
+    const struct stored_matrices *b_stored; /* optional: their values, rounded to its dtype, are
+                                             * those of b [N, K], which is not read; K is even and M
+                                             * at most the device's stored_rows */
+    const struct tensor *bias;              /* optional [N], same dtype as b or fp32 */
+    const struct tensor *pre_activation;    /* [M, N], given exactly with MATMUL_GELU, which writes
+                                             * it, and MATMUL_DGELU, which reads it */
     const struct tensor *column_sums; /* optional += [N], of out as stored, with MATMUL_DGELU only:
                                        * the gradient of the bias before the gelu */
     const struct tensor *a_scales;    /* fp32, both or neither: as quantize or fake_quantize writes
@@ -207,7 +216,6 @@ struct matmul_args {
     enum matmul_epilogue epilogue;
     bool transpose_a, transpose_b, accumulate;
     bool fast_accumulation; /* 8-bit operands on tensor cores: faster sums with fewer bits */
-    enum matmul_sums sums;
     const struct trace_label *label; /* optional */
 };
 
@@ -255,6 +263,7 @@ struct gelu_forward_args {
     const struct tensor *in;
     struct amax *track_amax;         /* optional, of out */
     const struct trace_label *label; /* optional */
+    bool relu2;                      /* max(x, 0)^2 (So et al. 2021) in place of gelu(x) */
 };
 
 struct gelu_backward_args {
@@ -264,27 +273,31 @@ struct gelu_backward_args {
     struct amax *track_amax;          /* optional, of din */
     const struct tensor *column_sums; /* optional += [C], of din [N, C] as stored */
     const struct trace_label *label;  /* optional */
+    bool relu2;                       /* as in the forward pass */
 };
 
-/* silu(x) = x / (1 + exp(-x)), or the gelu above. */
-enum gate_function { GATE_SILU, GATE_GELU };
+/* silu(x) = x sigmoid(x), the gelu above, or sigmoid(x) = 1 / (1 + exp(-x)). */
+enum gate_function { GATE_SILU, GATE_GELU, GATE_SIGMOID };
 
 /* out = f(gate) * up, where f is the gate function: a gated linear unit. A row of gate_up is gate |
- * up. Shazeer 2020. */
+ * up, or gate alone if up is a tensor of its own. Shazeer 2020. */
 struct gated_forward_args {
     const struct tensor *out;        /* [N, I] */
-    const struct tensor *gate_up;    /* [N, 2 I] */
+    const struct tensor *gate_up;    /* [N, 2 I]; with up [N, I] */
+    const struct tensor *up;         /* optional [N, I], the same dtype */
     enum gate_function gate;         /* f */
     struct amax *track_amax;         /* optional, of out */
     const struct trace_label *label; /* optional */
 };
 
 struct gated_backward_args {
-    const struct tensor *dgate_up;   /* [N, 2 I]; may be gate_up itself */
+    const struct tensor *dgate_up;   /* as gate_up, which it may be */
+    const struct tensor *dup;        /* [N, I], given exactly with up; may be dout or up itself */
     const struct tensor *dout;       /* [N, I] */
-    const struct tensor *gate_up;    /* [N, 2 I] */
+    const struct tensor *gate_up;    /* [N, 2 I]; with up [N, I] */
+    const struct tensor *up;         /* optional [N, I], as in the forward pass */
     enum gate_function gate;         /* f */
-    struct amax *track_amax;         /* optional, of dgate_up */
+    struct amax *track_amax;         /* optional, of dgate_up, and of dup */
     const struct trace_label *label; /* optional */
 };
 
@@ -294,20 +307,23 @@ struct column_sums_args {
     const struct tensor *in;   /* [N, C] */
 };
 
-/* Rotates the first `heads` groups of D columns of each row, in place. In row i, at position t = i
- * % sequence_length, or positions[i], columns j and j + D/2 of a head become
+/* Rotates the first D columns of the first `heads` heads of each row, in place. In row i, at
+ * position t = i % sequence_length, or positions[i], columns j and j + D/2 of a head become
  *
  *     x[j] cos[t, j] - x[j + D/2] sin[t, j]  and  x[j + D/2] cos[t, j] + x[j] sin[t, j].
  *
  * Su et al. 2021, with the pairs of Llama. inverse: rotates by the opposite angles, which is the
  * gradient. */
 struct rope_args {
-    const struct tensor *inout;  /* [N, at least heads D] */
-    const struct tensor *angles; /* [T or more, D] fp32: cosines, then sines, of D/2 angles */
-    const int32_t *positions;    /* optional [N], in backend memory: rows of angles */
-    int64_t sequence_length;     /* T */
-    int heads;
+    const struct tensor *inout;        /* [N, at least heads head_dim] */
+    const struct tensor *angles;       /* [T or more, D] fp32: cosines, then sines, of D/2 angles */
+    const int32_t *positions;          /* optional [N], in backend memory: rows of angles */
+    const struct tensor *query_angles; /* optional: angles of the first query_heads heads */
+    int64_t sequence_length;           /* T */
+    int heads, query_heads;
+    int head_dim; /* size of a head, of which columns from D on stay; 0: D */
     bool inverse;
+    bool neighbours; /* pairs are columns 2 j and 2 j + 1 */
 };
 
 /* RMS norm of each head of q and k, in place: the first (H + H_kv) groups of D columns of each row
@@ -354,8 +370,9 @@ struct attention_forward_args {
                                 * keys first_keys[t]..t; each is in 0..t and at least the one
                                 * before. NULL: all are 0 */
     int64_t window;            /* the first key is at least t - window + 1; 0: no window */
-    float scale;               /* of the scores; 0 stands for 1 / sqrt(D) */
+    double scale;              /* of the scores, usually 1 / sqrt(D) */
     float softcap;             /* c; 0: none */
+    struct amax *track_amax;   /* optional, of out */
     int heads;                 /* H */
     int kv_heads;              /* H_kv: H is a multiple of it */
     const struct trace_label *label; /* optional */
@@ -371,8 +388,10 @@ struct attention_backward_args {
     const float *lse;                 /* [B, H, T] */
     const int32_t *first_keys;        /* optional [B, T], as in the forward pass */
     int64_t window;                   /* the same */
-    float scale, softcap;             /* the same */
+    double scale;                     /* the same */
+    float softcap;                    /* the same */
     const struct tensor *column_sums; /* optional += [(H + 2 H_kv) D], of dqkv as stored */
+    struct amax *track_amax;          /* optional, of dqkv */
     int heads;                        /* H */
     int kv_heads;                     /* H_kv */
     const struct trace_label *label;  /* optional */
@@ -389,6 +408,8 @@ struct cross_entropy_args {
     const float *loss_scale;          /* optional, backend memory */
     const struct step_inputs *inputs; /* given with loss_scale: loss_weight is read */
     const float *weights;             /* optional [N], with loss_scale; NULL: all are 1 */
+    const int32_t *places; /* optional [N]: losses, targets and weights of row i are in place
+                            * places[i]; negative: ignored, and no loss is written */
     int64_t vocab_size;
     float softcap; /* the logits are results of softcap with this cap, and the gradient is that of
                     * its input; 0: none */
@@ -411,6 +432,7 @@ struct distillation_args {
     float alpha, temperature;            /* 0..1; T > 0 */
     const float *loss_scale;             /* optional, backend memory */
     const struct step_inputs *inputs;    /* given with loss_scale: loss_weight is read */
+    const int32_t *places;               /* as in cross_entropy, also of the teacher's rows */
     int64_t vocab_size;
     float softcap;                   /* as in cross_entropy */
     const struct trace_label *label; /* optional */
@@ -429,12 +451,26 @@ struct softcap_args {
 struct cast_args {
     const struct tensor *out, *in;
     bool masters;
+    struct amax *track_amax;         /* optional, of out; not with masters */
+    const struct trace_label *label; /* optional */
+};
+
+/* Row i of out is row rows[i] of in, or 0 if that is negative. */
+struct gather_rows_args {
+    const struct tensor *out, *in;   /* [N, C], [M, C], same dtype */
+    const int32_t *rows;             /* [N], each less than M */
+    const struct trace_label *label; /* optional */
 };
 
 /* Sets bytes to zero. */
 struct clear_args {
     void *data;
     size_t bytes;
+};
+
+/* Sums over a step besides its loss, as its objective defines them (model/task/objective.h). */
+struct step_sums {
+    float values[16];
 };
 
 /* State that determines the update of a step, in backend memory so that a GPU never waits for the
@@ -450,9 +486,9 @@ struct step_state {
     int32_t skipped;        /* steps skipped since the start of training */
     int32_t skipped_in_row; /* steps skipped since the last update */
     int32_t at_floor;       /* the same, but only steps whose scale was already at min_scale */
-    int32_t fp8_not_finite; /* tensors quantized in this step with a value that is not finite */
-    int32_t fp8_zero;       /* tensors quantized in this step of zeros only */
-    struct preference_sums preference; /* of the step's pairs, in preference tuning */
+    int32_t quantized_not_finite; /* tensors quantized in this step with infinity or NaN */
+    int32_t quantized_zero;       /* tensors quantized in this step of zeros only */
+    struct step_sums sums;        /* of the step */
 };
 
 /* *total += loss_weight * sum of losses, in fixed order. */

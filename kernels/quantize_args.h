@@ -124,7 +124,7 @@ struct hadamard_args {
  * of each tensor goes into its row step % length, and amax becomes the largest of the whole
  * history, times margin. */
 struct quantize_history_args {
-    struct step_state *state;              /* fp8_not_finite and fp8_zero are set */
+    struct step_state *state;              /* quantized_not_finite and quantized_zero are set */
     float *amax;                           /* [count]; NULL without a history */
     float *history;                        /* [length, count] */
     const struct quantize_record *records; /* [ranks, each], of which count are read */

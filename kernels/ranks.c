@@ -3,8 +3,10 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-const struct ranks ranks_alone = {.rank = 0, .size = 1, .local_rank = 0, .local_size = 1};
+const struct ranks ranks_alone = {
+    .rank = 0, .size = 1, .local_rank = 0, .local_size = 1, .errors = STDERR_FILENO};
 
 void ranks_close(struct ranks *ranks) {
     if (ranks->size > 1) ranks->functions->close(ranks);

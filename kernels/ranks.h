@@ -41,6 +41,7 @@ struct ranks {
     char description[64];       /* library and its version; "": alone */
     const struct rank_functions *functions;
     void *state; /* private to the library */
+    int errors;  /* descriptor of the standard error that the program began with */
 };
 
 /* Rank 0 of 1. */

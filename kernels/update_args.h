@@ -9,6 +9,8 @@
 #include "kernels/moment_code.h"
 #include "kernels/tensor.h"
 
+struct trace_label;
+
 struct step_inputs;
 struct step_state;
 
@@ -28,40 +30,13 @@ static inline void moment_check(const struct tensor *moment, const float *scales
     (void)coded, (void)scales, (void)count;
 }
 
-/* One AdamW step (Loshchilov, Hutter 2019; PyTorch's formula with one division instead of two, see
- * kernels/cpu/adamw.c) on the master weights; unscales and clips the gradient in the same pass, and
- * writes the 16-bit copy. Nothing changes if state->found_inf. The bias correction uses t =
- * state->updates + 1. Arithmetic is fp32 for all dtypes; kernels/rounding.h describes split and
- * copied master weights, and the rounding of moments. */
-struct adamw_args {
-    const struct tensor *master; /* [P] fp32; bf16: upper halves of split master weights */
-    int16_t *remainder;          /* [P], given exactly when master weights are split */
-    const struct tensor *moment1, *moment2; /* [P] both fp32, both bf16, or both in 8 bits */
-    struct moment_scales scales;            /* with moments in 8 bits */
-    const struct tensor *copy;              /* optional [P] 16 bit, of fp32 master weights */
-    const struct tensor *gradients;         /* [P], scaled */
-    const struct step_state *state;
-    const struct step_inputs *inputs; /* lr and key are read */
-    int64_t first;                    /* index of element 0 in the random sequence */
-    double beta1, beta2, epsilon, weight_decay;
-    double lr_factor; /* factor of the learning rate */
-};
-
-/* Asserts what holds for the arguments of every step. */
-static inline void adamw_check(const struct adamw_args *args) {
-    const int64_t count = tensor_count(args->master);
-    assert(args->master->dtype == (args->remainder ? DTYPE_BF16 : DTYPE_F32));
-    assert(args->moment1->dtype == args->moment2->dtype && args->moment1->dtype != DTYPE_F16);
-    moment_check(args->moment1, args->scales.of[0], count);
-    moment_check(args->moment2, args->scales.of[1], count);
-    assert(!(args->copy && args->remainder) && tensor_count(args->gradients) == count);
-    (void)count;
-}
-
-/* Rules with at most one moment m. g is the gradient, unscaled and clipped. The first two update
- * the weights; the last two are a step in two halves, for rules that change the direction of whole
- * matrices in between.
+/* Rules of an update, with their numbers of moments. g is the gradient, unscaled and clipped; lr is
+ * that of the inputs times lr_factor; m and v are the moments. The last two are a step in two
+ * halves, for rules that change the direction of whole matrices in between.
  *
+ *     ADAMW       m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2;
+ *                 w = (1 - lr weight_decay) w - lr / (1 - beta1^t) m / (sqrt(v) / root2 + epsilon),
+ *                 where root2 = sqrt(1 - beta2^t), t = state->updates + 1 (Loshchilov, Hutter 2019)
  *     SGD         g += weight_decay w; m = beta1 m + g; d = m, or with nesterov g + beta1 m;
  *                 w -= lr d; as torch.optim.SGD
  *     LION        d = sign(beta1 m + (1 - beta1) g); m = beta2 m + (1 - beta2) g;
@@ -69,42 +44,66 @@ static inline void adamw_check(const struct adamw_args *args) {
  *     DIRECTION   m = beta1 m + (1 - beta1) g; direction = m, or with nesterov
  *                 (1 - beta1) g + beta1 m; as torch.optim.Muon
  *     APPLY       w = (1 - lr weight_decay) w - lr direction */
-enum momentum_rule { MOMENTUM_SGD, MOMENTUM_LION, MOMENTUM_DIRECTION, MOMENTUM_APPLY };
+#define UPDATE_KINDS(X) X(ADAMW, 2) X(SGD, 1) X(LION, 1) X(DIRECTION, 1) X(APPLY, 0)
 
-/* One step, in one pass. Nothing changes if state->found_inf. lr is that of the inputs times
- * lr_factor. Moments in bf16 are rounded stochastically, as by adamw. */
-struct momentum_args {
-    enum momentum_rule rule;
-    const struct tensor *master;    /* [P], not with DIRECTION: as in adamw */
-    int16_t *remainder;             /* as in adamw */
-    const struct tensor *copy;      /* as in adamw */
-    const struct tensor *moment;    /* [P] fp32, bf16 or 8 bits, not with APPLY */
-    struct moment_scales scales;    /* with a moment in 8 bits; only the first is read */
-    const struct tensor *gradients; /* [P], scaled; not with APPLY */
-    const struct tensor *direction; /* [P], with DIRECTION, which writes it, and APPLY */
+enum update_kind {
+#define X(kind, moments) UPDATE_##kind,
+    UPDATE_KINDS(X)
+#undef X
+};
+
+/* One step, in one pass that also unscales and clips the gradient and writes the 16-bit copy.
+ * Nothing changes if state->found_inf. Arithmetic is fp32 for all dtypes; kernels/rounding.h
+ * describes split and copied master weights, and the rounding of moments. */
+struct update_args {
+    enum update_kind kind;
+    const struct tensor
+        *master;               /* [P] fp32; bf16: upper halves of split ones; not with DIRECTION */
+    int16_t *remainder;        /* [P], given exactly when master weights are split */
+    const struct tensor *copy; /* optional [P] 16 bit, of fp32 master weights */
+    const struct tensor *moments[2]; /* [P] as many as the rule has: fp32, bf16, or both 8 bits */
+    struct moment_scales scales;     /* with moments in 8 bits */
+    const struct tensor *gradients;  /* [P], scaled; not with APPLY */
+    const struct tensor *direction;  /* [P], with DIRECTION, which writes it, and APPLY */
     const struct step_state *state;
     const struct step_inputs *inputs; /* lr and key are read */
     int64_t first;                    /* index of element 0 in the random sequence */
-    double beta1, beta2, weight_decay, lr_factor;
+    double beta1, beta2, epsilon, weight_decay;
+    double lr_factor; /* factor of the learning rate */
     bool nesterov;
 };
 
+/* Returns the number of moments of a rule. */
+static inline int update_moments(enum update_kind kind) {
+#define X(kind, moments) moments,
+    static const int counts[] = {UPDATE_KINDS(X)};
+#undef X
+    return counts[kind];
+}
+
 /* Returns the number of elements. */
-static inline int64_t momentum_count(const struct momentum_args *args) {
-    return tensor_count(args->rule == MOMENTUM_DIRECTION ? args->moment : args->master);
+static inline int64_t update_count(const struct update_args *args) {
+    return tensor_count(args->kind == UPDATE_DIRECTION ? args->direction : args->master);
 }
 
 /* Asserts what holds for the arguments of every rule. */
-static inline void momentum_check(const struct momentum_args *args) {
-    const bool weights = args->rule != MOMENTUM_DIRECTION, moment = args->rule != MOMENTUM_APPLY;
+static inline void update_check(const struct update_args *args) {
+    const bool weights = args->kind != UPDATE_DIRECTION, apply = args->kind == UPDATE_APPLY;
+    const int64_t count = update_count(args);
     assert(!args->master == !weights && (weights || !(args->remainder || args->copy)));
     assert(!weights || args->master->dtype == (args->remainder ? DTYPE_BF16 : DTYPE_F32));
-    assert(!args->moment == !moment && !args->gradients == !moment);
-    assert(!moment || args->moment->dtype != DTYPE_F16);
-    if (moment) moment_check(args->moment, args->scales.of[0], tensor_count(args->moment));
-    assert(!args->direction == (args->rule < MOMENTUM_DIRECTION) &&
-           !(args->copy && args->remainder));
-    (void)weights, (void)moment;
+    assert(!(args->copy && args->remainder));
+    for (int i = 0; i < 2; i++) {
+        const struct tensor *moment = args->moments[i];
+        assert(!moment == (i >= update_moments(args->kind)));
+        if (!moment) continue;
+        assert(moment->dtype != DTYPE_F16 && moment->dtype == args->moments[0]->dtype);
+        moment_check(moment, args->scales.of[i], count);
+    }
+    assert(apply ? !args->gradients : tensor_count(args->gradients) == count);
+    assert(!args->direction == (weights && !apply));
+    assert(!args->direction || tensor_count(args->direction) == count);
+    (void)weights, (void)apply, (void)count;
 }
 
 /* out = in / max(|in|, epsilon), where |in| is the root of the sum of squares. The sum is accurate
@@ -116,11 +115,14 @@ struct normalize_args {
 };
 
 /* out[r][out_first + j] = alpha a[r][a_first + j] + beta b[r][j] for j < columns; fp32 arithmetic.
- */
+ * With groups of G columns, j is j / G * step + j % G in out and in a. */
 struct weighted_sum_args {
     const struct tensor *out; /* [N, ...] */
     const struct tensor *a;   /* [N, ...], may be out */
     const struct tensor *b;   /* optional [N, columns] */
     int64_t out_first, a_first, columns;
+    int64_t group; /* G, which divides columns; 0: one group */
+    int64_t out_step, a_step;
     float alpha, beta;
+    const struct trace_label *label; /* optional */
 };

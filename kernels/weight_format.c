@@ -84,6 +84,22 @@ static float amax_of(const struct quantized_weight *w, const float *values, int6
     return count == w->block ? amax : fmaxf(amax, 1e-38f);
 }
 
+/* Stores the codes of a block with this scale. A value is divided, and so off by less than an ulp
+ * of fp32 from a code that it was computed of. */
+static void store_codes(const struct quantized_weight *w, const float *values, int64_t block,
+                        float scale) {
+    const int64_t first = block * w->block, count = length_of(block, w->block, w->count);
+    uint8_t *codes = (uint8_t *)w->codes.data + first;
+    for (int64_t done = 0, n; done < count; done += n) {
+        float quotients[STORE_BLOCK];
+        n = count - done < STORE_BLOCK ? count - done : STORE_BLOCK;
+        for (int64_t i = 0; i < n; i++)
+            quotients[i] = scale == 0 ? 0 : values[first + done + i] / scale;
+        dtype_store_f8(codes + done, w->codes.dtype, quotients, 1, (size_t)n);
+    }
+    ((float *)w->scales.data)[block] = scale;
+}
+
 /* Stores the codes of a block and returns its scale. */
 static float store_block(const struct quantized_weight *w, const float *values, int64_t block) {
     int64_t first = block * w->block, count = length_of(block, w->block, w->count);
@@ -145,12 +161,15 @@ static void store_second_block(const struct quantized_weight *w, const float *va
     ((float *)w->second_scales.data)[index] = amax;
 }
 
-void quantized_weight_store(const struct quantized_weight *w, const float *values) {
+void quantized_weight_store(const struct quantized_weight *w, const float *values,
+                            const float *scales) {
     float dynamic8[256];
+    assert(!scales || w->codes.dtype == DTYPE_E4M3);
     if (w->second_block == 0) {
 #pragma omp parallel for schedule(static)
         for (int64_t block = 0; block < tensor_count(&w->scales); block++)
-            ((float *)w->scales.data)[block] = store_block(w, values, block);
+            if (scales) store_codes(w, values, block, scales[block]);
+            else ((float *)w->scales.data)[block] = store_block(w, values, block);
         return;
     }
     float mean = mean_amax(w, values);

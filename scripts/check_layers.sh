@@ -9,23 +9,31 @@ cd "${1:-"$(dirname "$0")/.."}"
 
 plan='
 data/util
-kernels              data/util
-kernels/cpu          data/util kernels
-kernels/cuda         data/util kernels
-kernels/comm         data/util kernels kernels/cuda
-kernels/open         data/util kernels kernels/cpu kernels/cuda kernels/comm
 data/tokenize        data/util
 data/corpus          data/util data/tokenize
+kernels              data/util data/corpus
+kernels/cpu          data/util kernels
+kernels/cuda         data/util kernels
+kernels/cuda/attention data/util kernels kernels/cuda
+kernels/cuda/matmul  data/util kernels kernels/cuda
+kernels/cuda/quantize data/util kernels kernels/cuda
+kernels/cuda/update  data/util kernels kernels/cuda
+kernels/cuda/backend data/util kernels kernels/cuda kernels/cuda/matmul
+kernels/comm         data/util kernels kernels/cuda
+kernels/open         data/util kernels kernels/cpu kernels/cuda/backend kernels/comm
 model/architecture   kernels
-model/config         data/util kernels model/architecture
-model/core           data/util data/tokenize data/corpus kernels model/architecture model/config
-model/io             data/util data/tokenize data/corpus kernels model/architecture model/config model/core
-model/choices        data/util data/tokenize data/corpus model/core
-model/plan           data/util kernels model/architecture model/config model/core
-model/session        data/util data/tokenize data/corpus kernels kernels/open model/architecture model/config model/core model/io model/plan
-model/cli            data/util data/tokenize data/corpus kernels kernels/open model/architecture model/config model/core model/io model/choices model/plan model/session
-model/lab/audit      data/util kernels model/architecture model/config model/core model/io model/plan model/session
-model/lab/evaluation data/util data/tokenize kernels model/architecture model/config model/core model/io model/choices model/session
+model/config         data/util data/tokenize kernels model/architecture
+model/core           data/util kernels model/architecture model/config
+model/pass           data/util kernels model/architecture model/config model/core
+model/task           data/util data/tokenize data/corpus kernels model/architecture model/config model/core model/pass
+model/optimize       data/util data/tokenize data/corpus kernels model/architecture model/config model/core model/pass model/task
+model/io             data/util data/tokenize data/corpus kernels model/architecture model/config model/core model/pass model/task model/optimize
+model/choices        data/util data/tokenize data/corpus model/core model/pass model/task model/optimize
+model/plan           data/util kernels model/architecture model/config model/core model/pass model/task model/optimize
+model/session        data/util data/tokenize data/corpus kernels kernels/open model/architecture model/config model/core model/pass model/task model/optimize model/io model/plan
+model/cli            data/util data/tokenize data/corpus kernels kernels/open model/architecture model/config model/core model/pass model/task model/optimize model/io model/choices model/plan model/session
+model/lab/audit      data/util kernels model/architecture model/config model/core model/pass model/task model/optimize model/io model/plan model/session model/cli
+model/lab/evaluation data/util data/tokenize data/corpus kernels kernels/open model/architecture model/config model/core model/pass model/task model/optimize model/io model/choices model/session model/cli
 model/lab/compare    data/util
 .                    data/util kernels kernels/comm kernels/open model/config model/io model/cli model/lab/audit model/lab/evaluation
 '

@@ -17,7 +17,7 @@ report.json and, with Python's matplotlib, to report.html, which has the curves.
                       Settings behind a precision, each after a colon, make a
                       variant:
                       bf16:gradients.dtype=lower:train.recompute=layer
-  --steps N           default as in CONFIG; a longer warm-up is cut to N / 10
+  --steps N           default as in CONFIG; a longer warm-up is cut to N / 2
   --seeds N           N runs of each, from consecutive seeds, to separate
                       differences from noise; use 3 or more
   --out DIR           default runs/compare-CONFIG
@@ -72,7 +72,7 @@ take_arguments() {
             esac
             shift
             ;;
-        --lower-is-fine | --partial) limits+=("$1") ;;
+        --partial) limits+=("$1") ;;
         --no-profile) profile=no ;;
         --help | -h)
             usage
@@ -92,19 +92,18 @@ take_arguments() {
     done
 }
 
-# Finds a config like ./train: a path, or a name in configs/.
+# Finds a config like ./train: a path, or a name in configs/; ".json" may be left out.
 find_config() {
-    [ -n "$config" ] || wrong "give a config, such as bf16.json"
-    local candidate
-    case $config in */*) ;; *)
-        if [ ! -e "$config" ]; then
-            for candidate in "$root/configs/$config" "configs/$config"; do
-                if [ -e "$candidate" ]; then config=$candidate && break; fi
-            done
-        fi
-        ;;
-    esac
-    [ -f "$config" ] || wrong "$config: there is no such config"
+    [ -n "$config" ] || wrong "give a config, such as bf16"
+    local folder candidate tried=""
+    for folder in "" "$root/configs/" configs/; do
+        [[ -n $folder && $config = */* ]] && break
+        for candidate in "$folder$config" "$folder${config%.json}.json"; do
+            [ -f "$candidate" ] && config=$candidate && return
+            [[ " $tried" = *" $candidate" ]] || tried+="${tried:+, }$candidate"
+        done
+    done
+    wrong "$config: there is no such config; tried $tried"
 }
 
 precision_pattern='(fp32|bf16|fp16|fp8|mxfp8|mxfp4|nvfp4)'
@@ -399,7 +398,5 @@ rm -f "$out/report.json" "$out/report.html"
 if ! "$python" -c 'import matplotlib' 2>/dev/null; then
     echo "for report.html: apt-get install python3-matplotlib, then scripts/report.py" \
         "$(printf '%q' "$out")/report.json --out $(printf '%q' "$out")/report.html"
-elif "$python" "$root/scripts/report.py" "$out/report.json" --out "$out/report.html"; then
-    echo "written: $out/report.html"
-fi
+else "$python" "$root/scripts/report.py" "$out/report.json" || true; fi
 exit $status

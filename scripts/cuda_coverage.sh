@@ -14,8 +14,8 @@ fi
 # A line counts as reached if any instance of a template reached it.
 report=$(mktemp)
 trap 'rm -f "$report"' EXIT
-for source in kernels/cuda/*.cu; do
-    gcov --stdout --object-directory "$out/kernels/cuda" "$out/${source%.cu}.o" 2>/dev/null
+for source in kernels/cuda/*.cu kernels/cuda/*/*.cu; do
+    gcov --stdout --object-directory "$out/$(dirname "$source")" "$out/${source%.cu}.o" 2>/dev/null
 done | awk -F: '
     { line = $0; gsub(/ /, "", $1) }
     $2 + 0 == 0 { if ($3 == "Source") source = $4; next }

@@ -17,7 +17,7 @@ if [ "${1:-}" = --arch ]; then
 fi
 files=("$@")
 if [ ${#files[@]} -eq 0 ]; then
-    files=(kernels/cuda/*.cu)
+    files=(kernels/cuda/*.cu kernels/cuda/*/*.cu)
     if [ "$archs" = "80 90" ]; then later="100 120"; fi
 fi
 nvcc=${NVCC:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
@@ -38,7 +38,7 @@ compile() {
     local name from=$1 feature="" fmad=true
     name=$work/$(basename "$2" .cu).sm_$1
     case $2 in *wgmma*) feature=a ;; esac
-    case " $no_fmad " in *" $(basename "$2" .cu) "*) fmad=false ;; esac
+    case " $no_fmad " in *" $(sed 's|^kernels/cuda/||; s|\.cu$||' <<<"$2") "*) fmad=false ;; esac
     if [ "$1" -gt 90 ]; then from=90; fi
     if ! "$nvcc" -std=c++17 -O3 -fmad="$fmad" -I. -gencode="arch=compute_$from$feature,code=sm_$1$feature" \
         -Xptxas -v -cubin -o "$name.cubin" "$2" >"$name.ptxas" 2>&1; then
@@ -82,7 +82,7 @@ joined() {
 short_names() {
     c++filt | sed -E -e 's/^void //' -e 's/__nv_bfloat16/bf16/g' -e 's/__half/fp16/g' \
         -e 's/\bfloat\b/fp32/g' -e 's/\(anonymous namespace\):://g' \
-        -e 's/\((bool|int|unsigned int|dtype)\)//g' -e 's/^([^\t(]*)\([^\t]*\)\t/\1\t/' \
+        -e 's/\((bool|int|unsigned int|dtype|update_kind)\)//g' -e 's/^([^\t(]*)\([^\t]*\)\t/\1\t/' \
         -e 's/^([a-z0-9_]*)_kernel([<\t])/\1\2/' -e 's/^attention_(simt_)?//'
 }
 

@@ -10,6 +10,8 @@ FETCH_TRIES=5   # consecutive tries without progress
 FETCH_MISSING=3 # status of fetch for a file that the server does not have
 fetch_headers=() # options of curl that every request has
 fetch_refused="" # what to do about HTTP 401 and 403
+fetch_most=""    # bytes that an answer may have; "" is without limit
+fetch_locked=""  # folder that no other process fetches into
 
 # Help text of every script that fetches.
 fetch_usage() {
@@ -28,6 +30,11 @@ TEXT
 }
 
 fetch_complain() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
+
+# Prints a word as the shell reads it, for a command to copy.
+fetch_quote() {
+    if [[ $1 =~ ^[A-Za-z0-9_./=,:+-]+$ ]]; then echo "$1"; else echo "${1@Q}"; fi
+}
 
 # Sets the traps for EXIT and for the signals that end a program.
 fetch_begin() {
@@ -71,6 +78,8 @@ fetch_agrees() { # FILE
     found=$(fetch_bytes "$1") fetch_fault=""
     if [ -n "$fetch_size" ] && [ "$found" -ne "$fetch_size" ]; then
         fetch_fault="it has $found bytes instead of $fetch_size"
+    elif [ "$found" -eq 0 ] && [ -z "$fetch_kind" ]; then
+        fetch_fault="it is empty"
     elif [ -n "$fetch_kind" ]; then
         found=$(fetch_hash_of "$fetch_kind" "$1")
         if [ "$found" != "$fetch_hash" ]; then
@@ -89,22 +98,32 @@ fetch_proof() { # describes the check that fetch_agrees has made
     else echo "not checked: the server says nothing of it"; fi
 }
 
-# Parses headers into lines: size, kind, hash. The first host may redirect to another one, but sends
-# its headers before. A tag is a hash of the content if X-Linked-ETag or X-Repo-Commit is present:
-# 64 digits are a SHA-256, 40 are git's.
-fetch_announced() { # HEADERS
-    tr -d '\r' <"$1" | awk '
-        /^HTTP\// { answers++; last_size = ""; refused = $2 >= 400 }
+# Parses headers into lines: size, kind, hash. The host of the URL may redirect to another one, but
+# sends its headers before; a hash from another host would vouch for that host's own bytes. A tag is a
+# hash of the content if it is X-Linked-ETag or comes with X-Repo-Commit: 64 digits are a SHA-256, 40
+# are git's.
+fetch_announced() { # HEADERS URL
+    tr -d '\r' <"$1" | awk -v url="$2" '
+        function host(place) {
+            if (place ~ /^\/([^\/]|$)/) return home # a path on the same host
+            sub(/^[A-Za-z]+:\/\//, "", place); sub(/[\/?#].*/, "", place)
+            return tolower(place)
+        }
+        BEGIN { home = host(url) }
+        /^HTTP\// { away = leaves; last_size = etag = ""; of_content = 0; refused = $2 >= 400 }
         { name = tolower($1) }
+        name == "location:" && host($2) != home { leaves = 1 } # for good
         name == "content-length:" { last_size = $2 }
+        away { next }
         name == "x-linked-size:" { size = $2 }
         name == "x-linked-etag:" { linked = $2 }
-        name == "etag:" && answers == 1 { tag = $2 }
-        name == "x-repo-commit:" && answers == 1 { of_content = 1 }
+        name == "etag:" { etag = $2 }
+        name == "x-repo-commit:" { of_content = 1 }
+        of_content && etag != "" { tag = etag }
         END {
             if (size == "" && !refused) size = last_size
             if (size !~ /^(0|[1-9][0-9]*)$/) size = ""
-            if (linked != "") tag = linked; else if (!of_content) tag = ""
+            if (linked != "") tag = linked
             gsub(/^W\/|"/, "", tag)
             if (tag ~ /^[0-9a-f]+$/ && length(tag) == 64) kind = "sha256"
             if (tag ~ /^[0-9a-f]+$/ && length(tag) == 40) kind = "git"
@@ -115,13 +134,18 @@ fetch_announced() { # HEADERS
 # ---- requests
 
 # Sends one request; returns curl's exit status. fetch_code is set to the HTTP status, 000 without
-# one. curl runs in the background so that a signal is handled at once.
+# one. curl runs in the background so that a signal is handled at once. Its files must not become
+# larger than fetch_most bytes, rounded up to KiB: a server may send without end.
 fetch_curl() { # ARGUMENT ...
     local status=0
-    curl --fail --location --proto '=http,https' --proto-redir "$fetch_redirects" \
-        --suppress-connect-headers \
-        --connect-timeout 15 --speed-limit 100 --speed-time 30 --write-out '%{http_code}' \
-        "${fetch_headers[@]}" "$@" >"$fetch_scratch/code" </dev/null &
+    {
+        trap '' XFSZ # a write that fails, in place of a signal
+        if [ -n "$fetch_most" ]; then ulimit -S -f $((fetch_most / 1024 + 1)) 2>/dev/null || true; fi
+        exec curl --fail --location --proto '=http,https' --proto-redir "$fetch_redirects" \
+            --suppress-connect-headers \
+            --connect-timeout 15 --speed-limit 100 --speed-time 30 --write-out '%{http_code}' \
+            "${fetch_headers[@]}" "$@" >"$fetch_scratch/code" </dev/null
+    } &
     fetch_process=$!
     wait "$fetch_process" || status=$?
     fetch_process="" fetch_code=$(cat "$fetch_scratch/code")
@@ -146,7 +170,7 @@ fetch_reason() { # CURL_STATUS: prints its meaning
     22/408 | 22/429 | 22/5*) echo "the server has trouble (HTTP $fetch_code); try later" ;;
     22/401 | 22/403) echo "the server refuses it (HTTP $fetch_code)${fetch_refused:+: $fetch_refused}" ;;
     22/*) echo "the server refuses it (HTTP $fetch_code)" ;;
-    23/* | 153/*) echo "cannot be written; is the disk full, or the size of files limited?" ;;
+    23/*) echo "cannot be written; is the disk full, the size of files limited, or the answer endless?" ;;
     18/* | 28/* | 52/* | 55/* | 56/*) echo "the connection breaks; the same command goes on" ;;
     33/*) echo "the connection breaks, and this server cannot resume in the middle of a file" ;;
     *) echo "curl gives up with exit status $1, which man curl explains" ;;
@@ -172,7 +196,7 @@ fetch_ask() { # URL
         fetch_pause $try
         try=$((try + 1))
     done
-    mapfile -t known < <(fetch_announced "$fetch_scratch/headers")
+    mapfile -t known < <(fetch_announced "$fetch_scratch/headers" "$1")
     fetch_size=${known[0]}
     if [ ${#fetch_size} -gt 15 ]; then # too large for the shell's arithmetic
         fetch_complain "$1: the server announces $fetch_size bytes, which cannot be; try a mirror"
@@ -189,10 +213,24 @@ fetch_room() { # FOLDER BYTES: true if there is enough space
     return 1
 }
 
+# Waits until no other process fetches into a folder, until this one ends or locks another folder.
+# Without flock, and on file systems without locks, there is no wait.
+fetch_lock() { # FOLDER
+    if [ "$1" = "$fetch_locked" ] || ! command -v flock >/dev/null; then return 0; fi
+    fetch_locked=$1
+    exec 9<"$1"
+    if flock --nonblock 9 2>/dev/null; then return 0; fi
+    echo "waiting for another download into $1" >&2
+    flock 9 &
+    fetch_process=$!
+    wait "$fetch_process" || true
+    fetch_process=""
+}
+
 # Downloads a file from its current end until it has the announced size. Starts over if the server
 # does not support ranges.
-fetch_transfer() { # URL PART
-    local show=(--silent) from before after try=1 overs=0 status
+fetch_transfer() { # URL PART [MOST]
+    local show=(--silent) from before after try=1 overs=0 status fetch_most=${3:-$fetch_size}
     if [ -t 2 ]; then show=(--progress-bar); fi
     while :; do
         before=$(fetch_bytes "$2") status=0 from=()
@@ -206,6 +244,7 @@ fetch_transfer() { # URL PART
             overs=$((overs + 1))
             continue
         fi
+        if [ "$after" -gt "${fetch_size:-$after}" ]; then return 0; fi # which is not as expected
         if [ $status -eq 0 ] && [ "$after" -lt "${fetch_size:-0}" ]; then status=18; fi
         if [ $status -eq 0 ]; then return 0; fi
         if [ "$after" -gt "$before" ]; then try=1; fi
@@ -235,7 +274,7 @@ fetch_locate() { # URL
 fetch_quietly() { # URL FILE
     fetch_locate "$1"
     fetch_size="" fetch_kind=""
-    fetch_transfer "$fetch_url" "$2" 2>"$fetch_scratch/complaint" || {
+    fetch_transfer "$fetch_url" "$2" $((1 << 26)) 2>"$fetch_scratch/complaint" || {
         local status=$?
         cat "$fetch_scratch/complaint" >&2
         return $status
@@ -258,6 +297,7 @@ fetch() { # URL FILE [SHA256]
         fetch_complain "$folder: cannot be written to; choose another folder"
         return 1
     fi
+    fetch_lock "$folder"
     fetch_ask "$url" || return
     if [ -f "$file" ] && [ -n "$fetch_size" ] && fetch_agrees "$file"; then
         echo "$file: already there, $(fetch_proof)"

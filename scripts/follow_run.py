@@ -26,6 +26,9 @@ import sys
 import time
 import uuid
 
+sys.dont_write_bytecode = True  # no __pycache__ beside the scripts
+from runs import KEYS, is_figure, printable, record_of, setting
+
 # Keys of metrics.jsonl: the name of the curve, and what its values are multiplied by.
 CURVES = {
     "loss": ("train/loss", 1),
@@ -38,24 +41,22 @@ CURVES = {
     "val_loss": ("validation/loss", 1),
     "choices_acc": ("choices/acc", 1),
     "choices_acc_norm": ("choices/acc_norm", 1),
-    "kl": ("train/kl", 1),
-    "val_kl": ("validation/kl", 1),
 }
-# Of runs on pairs of answers, by TRL's names.
-PAIRS = ("rewards_chosen rewards_rejected rewards_margins rewards_accuracies logps_chosen "
-         "logps_rejected").split()
-CURVES |= {key: (key.replace("_", "/", 1), 1) for key in PAIRS}
-CURVES |= {"val_" + key: ("validation/" + key, 1) for key in PAIRS}
-PAIR_COLUMNS = [prefix + key for prefix in ("", "val_") for key in (*PAIRS, "kl")]
-COLUMNS = (
-    "step tokens loss lr grad_norm loss_scale skipped step_ms tokens_per_s memory_bytes "
-    "fp8_not_finite fp8_zero val_loss choices_acc choices_acc_norm time"
-).split()
+
+
+def curve_of(key):
+    """The curve of a key of metrics.jsonl; None for one that is not drawn."""
+    if key in CURVES or not is_figure(key):
+        return CURVES.get(key)
+    if key.startswith("val_"):
+        return key.replace("val_", "validation/", 1), 1
+    if key.startswith(("rewards_", "logps_")):  # TRL's names
+        return key.replace("_", "/", 1), 1
+    return "train/" + key, 1
 
 
 def stop(message):
-    """Ends the program with a message, whose names may hold control characters."""
-    sys.exit("follow_run.py: " + "".join(one if one.isprintable() else "?" for one in message))
+    sys.exit("follow_run.py: " + printable(message))
 
 
 def refuse_link(path):
@@ -100,13 +101,6 @@ def read_json(path):
     except (OSError, ValueError, RecursionError) as error:
         stop(f"{path}: {error}")
     return found if isinstance(found, dict) else {}
-
-
-def setting(config, block, key, kinds, otherwise):
-    """A value in a block of a config, or `otherwise` if there is none of these types."""
-    found = config.get(block)
-    found = found.get(key) if isinstance(found, dict) else None
-    return found if isinstance(found, kinds) else otherwise
 
 
 def kind_of(record):
@@ -154,9 +148,9 @@ class Curves:
                 if step <= self.last[kind]:
                     continue
                 values = {
-                    name: record[key] * factor
-                    for key, (name, factor) in CURVES.items()
-                    if isinstance(record.get(key), (int, float))
+                    curve[0]: value * curve[1]
+                    for key, value in record.items()
+                    if isinstance(value, (int, float)) and (curve := curve_of(key))
                 }
                 values = {name: value for name, value in values.items() if math.isfinite(value)}
                 if values:
@@ -224,11 +218,9 @@ class TensorBoard(Curves):
 class Table:
     """metrics.csv: a row for each line of metrics.jsonl."""
 
-    def __init__(self, folder, config):
+    def __init__(self, folder):
         self.path = os.path.join(folder, "metrics.csv")
         self.file = None
-        has_pairs = setting(config, "train", "objective", str, "language") != "language"
-        self.columns = COLUMNS + (PAIR_COLUMNS if has_pairs else [])
         self.rewind()
 
     def rewind(self):
@@ -236,14 +228,20 @@ class Table:
         self.close()
         self.last = {"step": -1, "validation": -1, "choices": -1}
         with replaced(self.path) as self.file:
-            self.rows = csv.DictWriter(
-                self.file, self.columns, extrasaction="ignore", lineterminator="\n"
-            )
-            self.rows.writeheader()
+            self.rows = None
+
+    def begin(self, record):
+        """Writes the names of the columns: the first step has all figures."""
+        figures = [key for key in record if is_figure(key)]
+        columns = [*KEYS, *figures, *("val_" + key for key in figures)]
+        self.rows = csv.DictWriter(self.file, columns, extrasaction="ignore", lineterminator="\n")
+        self.rows.writeheader()
 
     def write(self, records):
         try:
             for record in records:
+                if not self.rows:
+                    self.begin(record)
                 self.rows.writerow(
                     {k: int(v) if isinstance(v, bool) else v for k, v in record.items()}
                 )
@@ -254,6 +252,8 @@ class Table:
 
     def close(self):
         if self.file:
+            if not self.rows:
+                self.begin({})
             self.file.close()
 
 
@@ -289,20 +289,6 @@ class Metrics:
             stop(f"{self.path}: {error.strerror}")
 
 
-def record_of(line):
-    """The record in a line of metrics.jsonl; None for other lines."""
-    try:
-        record = json.loads(line)
-        if not isinstance(record, dict) or not isinstance(record.get("step"), int):
-            return None
-        for value in record.values():
-            if isinstance(value, (int, float)):
-                float(value)  # fails for an integer of hundreds of digits
-    except (ValueError, RecursionError, OverflowError):
-        return None
-    return record
-
-
 def is_done(folder, last):
     """True once the lines of the last step of the config were written."""
     config = read_json(os.path.join(folder, "config.json"))
@@ -334,7 +320,7 @@ def main():
     if options.to == "wandb":
         writer = Wandb(folder, config, options.project)
     else:
-        writer = TensorBoard(folder) if options.to == "tensorboard" else Table(folder, config)
+        writer = TensorBoard(folder) if options.to == "tensorboard" else Table(folder)
     metrics, status = Metrics(folder), 0
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:

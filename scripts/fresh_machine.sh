@@ -3,13 +3,14 @@
 # Ubuntu that debootstrap installs in a folder. Needs root; it is no part of CI.
 #   scripts/fresh_machine.sh SUITE [COMMAND]
 #     SUITE     bookworm, trixie, noble ...
-#     COMMAND   a shell command to run in the clone instead of the two
+#     COMMAND   a shell command to run in the sources instead of the two
+# The sources are a clone of this folder's commit, or those of TARBALL=FILE, as `make dist` writes it.
 # ROOT=FOLDER keeps the system there and uses it again; by default it is a temporary folder.
 # Its packages come from the mirror and through the proxy that apt uses here, or from MIRROR=URL.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if [ $# -lt 1 ] || [ $# -gt 2 ] || [ "${1#-}" != "$1" ]; then
-    sed -n '2,8s/^# \?//p' "$0" >&2
+    sed -n '2,9s/^# \?//p' "$0" >&2
     exit 2
 fi
 suite=$1 commands=("${2:-scripts/quickstart.sh}")
@@ -54,16 +55,17 @@ if [ ! -e "$root/etc/os-release" ]; then
     make_root
 fi
 rm -rf "$root/root/mantissa"
-git clone -q . "$root/root/mantissa"
+if [ -z "${TARBALL:-}" ]; then git clone -q . "$root/root/mantissa"
+else mkdir "$root/root/mantissa" && tar -xf "$TARBALL" --strip-components=1 -C "$root/root/mantissa"; fi
 
-# run COMMAND: in the clone. Its mounts live in a namespace of their own and end with it.
+# run COMMAND: in the sources. Its mounts live in a namespace of their own and end with it.
 run() {
     # shellcheck disable=SC2016 # expanded by the inner shell
     unshare --mount --pid --fork sh -c '
         mount -t proc proc "$1/proc" && mount --rbind /sys "$1/sys" && mount --rbind /dev "$1/dev" &&
             mount -t tmpfs -o mode=1777 tmpfs "$1/dev/shm" &&
             exec chroot "$1" /usr/bin/env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin \
-                LANG=C.UTF-8 TERM=dumb sh -c "cd /root/mantissa && exec $2"' - "$root" "$1"
+                TERM=dumb sh -c "cd /root/mantissa || exit; $2"' - "$root" "$1"
 }
 
 status=0

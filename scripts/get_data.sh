@@ -48,10 +48,10 @@ fi
 get_tinyshakespeare() { # FOLDER
     fetch $SHAKESPEARE/input.txt "$1/input.txt" $SHAKESPEARE_SHA256 || return
     cat <<TEXT
-next: ./prepare --tokenizer bytes --out $1/bytes $1/input.txt
+next: ./prepare --tokenizer bytes --out $(fetch_quote "$1/bytes") $(fetch_quote "$1/input.txt")
       ./train --config bf16.json --set name=shakespeare \\
-          --set 'data.train=$1/bytes_train_*.bin' \\
-          --set 'data.val=$1/bytes_val_*.bin'
+          --set $(fetch_quote "data.train=$1/bytes_train_*.bin") \\
+          --set $(fetch_quote "data.val=$1/bytes_val_*.bin")
 TEXT
 }
 
@@ -61,14 +61,14 @@ get_tinystories() { # FOLDER
         fetch $STORIES/TinyStoriesV2-GPT4-$part.txt "$1/TinyStoriesV2-GPT4-$part.txt" || return
     done
     cat <<TEXT
-next: scripts/get_model.sh openai-community/gpt2 $out/gpt2 --tokenizer
-      ./prepare --tokenizer $out/gpt2 --val-fraction 0 --out $1/train \\
-          $1/TinyStoriesV2-GPT4-train.txt
-      ./prepare --tokenizer $out/gpt2 --val-fraction 0 --out $1/valid \\
-          $1/TinyStoriesV2-GPT4-valid.txt
+next: scripts/get_model.sh openai-community/gpt2 $gpt2 --tokenizer
+      ./prepare --tokenizer $gpt2 --val-fraction 0 --out $(fetch_quote "$1/train") \\
+          $(fetch_quote "$1/TinyStoriesV2-GPT4-train.txt")
+      ./prepare --tokenizer $gpt2 --val-fraction 0 --out $(fetch_quote "$1/valid") \\
+          $(fetch_quote "$1/TinyStoriesV2-GPT4-valid.txt")
       ./train --config gpt2-124m.json --set name=stories \\
-          --set 'data.train=$1/train_train_*.bin' \\
-          --set 'data.val=$1/valid_train_*.bin'
+          --set $(fetch_quote "data.train=$1/train_train_*.bin") \\
+          --set $(fetch_quote "data.val=$1/valid_train_*.bin")
 TEXT
 }
 
@@ -79,14 +79,15 @@ get_fineweb_edu() { # FOLDER
         fetch "$FINEWEB/edu_fineweb_$shard.bin" "$1/edu_fineweb_$shard.bin" || return
     done
     cat <<TEXT
-next: scripts/get_model.sh openai-community/gpt2 $out/gpt2 --tokenizer
-      ./train --config gpt2-124m.json --set data.tokenizer_dir=$out/gpt2 \\
-          --set 'data.train=$1/edu_fineweb_train_*.bin' \\
-          --set 'data.val=$1/edu_fineweb_val_*.bin'
+next: scripts/get_model.sh openai-community/gpt2 $gpt2 --tokenizer
+      ./train --config gpt2-124m.json --set data.tokenizer_dir=$gpt2 \\
+          --set $(fetch_quote "data.train=$1/edu_fineweb_train_*.bin") \\
+          --set $(fetch_quote "data.val=$1/edu_fineweb_val_*.bin")
 TEXT
 }
 
 fetch_begin
+gpt2=$(fetch_quote "$out/gpt2")
 for name in "${names[@]}"; do
     "get_${name//-/_}" "$out/$name" || exit 1
 done

@@ -18,7 +18,8 @@ REV is a branch, a tag or a commit (main).
   HF_TOKEN=hf_... scripts/get_model.sh meta-llama/Llama-3.2-1B datasets/llama
 
 HF_TOKEN in the environment is sent to the Hub, for models with terms that must
-be accepted there first. HF_ENDPOINT=https://host is used instead of the Hub.
+be accepted there first; never to a mirror, and only by https or to this
+machine. HF_ENDPOINT=https://host is used instead of the Hub.
 
 TEXT
     fetch_usage
@@ -37,7 +38,8 @@ while [ $# -gt 0 ]; do
     esac
     shift || { fetch_complain "the last option needs a value" && exit 2; }
 done
-if ! [[ $model =~ ^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+$ ]]; then
+names_model() { [[ $1 =~ ^[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9_][A-Za-z0-9._-]*$ ]]; } # NAME
+if ! names_model "$model"; then
     fetch_complain "${model:-no model}: models are named ORG/NAME, as openai-community/gpt2" && exit 2
 fi
 if ! [[ $revision =~ ^[A-Za-z0-9._/-]+$ ]]; then
@@ -49,17 +51,25 @@ fetch_begin
 hub=${HF_ENDPOINT:-https://huggingface.co} hub=${hub%/}
 fetch_refused="there is no $model, or its terms must be accepted at $hub/$model first, with HF_TOKEN
 set to a token from $hub/settings/tokens"
-if [ -n "${HF_TOKEN:-}" ]; then
+if [ -n "${HF_TOKEN:-}" ] && { [ -n "${MANTISSA_MIRROR:-}" ] ||
+    ! [[ $hub =~ ^(https://|http://(127\.0\.0\.1|localhost|\[::1\])(:[0-9]+)?(/|$)) ]]; }; then
+    fetch_complain "HF_TOKEN is not sent to ${MANTISSA_MIRROR:-$hub}: it is for the Hub alone, by https"
+elif [ -n "${HF_TOKEN:-}" ]; then
     # In a file, because anybody may read the arguments of a process.
     (umask 077 && printf 'Authorization: Bearer %s\n' "$HF_TOKEN" >"$fetch_scratch/token")
     fetch_headers=(--header "@$fetch_scratch/token")
 fi
+
+fetch_fail() { fetch_complain "$model: $1" && exit 1; }
 
 # The names of all files, and the commit: {"sha": "...", "siblings": [{"rfilename": "..."}, ...]}.
 fetch_quietly "$hub/api/models/$model/revision/${revision//\//%2F}" "$fetch_scratch/list" || exit 1
 commit=$revision
 if [[ $(<"$fetch_scratch/list") =~ \"sha\"\ *:\ *\"([0-9a-f]{40})\" ]]; then commit=${BASH_REMATCH[1]}; fi
 mapfile -t files < <(grep -oE '"rfilename" *: *"[^"]+"' "$fetch_scratch/list" | sed 's/.*: *"//; s/"$//')
+if [ ${#files[@]} -eq 0 ]; then
+    fetch_fail "$hub lists no files of it; does a login page or a proxy answer in its place?"
+fi
 has() { # FILE
     local file
     for file in "${files[@]}"; do
@@ -77,11 +87,13 @@ get() { # FILE ...: those that the model has
     done
 }
 
-fetch_fail() { fetch_complain "$model: $1" && exit 1; }
-
 if [ $weights -eq 1 ] && ! has model.safetensors && ! has model.safetensors.index.json &&
     ! has adapter_model.safetensors; then
     fetch_fail "has no weights in safetensors (model.safetensors), the only format that is read"
+fi
+has_tokenizer() { has tokenizer.json || has vocab.json; }
+if [ $weights -eq 0 ] && ! has_tokenizer; then
+    fetch_fail "has no tokenizer in a format that is read (tokenizer.json or vocab.json)"
 fi
 get config.json generation_config.json adapter_config.json tokenizer.json tokenizer_config.json \
     special_tokens_map.json added_tokens.json vocab.json merges.txt chat_template.jinja
@@ -90,25 +102,30 @@ if [ $weights -eq 1 ]; then
         get model.safetensors
     elif has model.safetensors.index.json; then
         get model.safetensors.index.json
-        mapfile -t shards < <(grep -oE '"[A-Za-z0-9._-]+\.safetensors"' \
+        mapfile -t shards < <(grep -oE '"[^"]+\.safetensors"' \
             "$folder/model.safetensors.index.json" | tr -d '"' | sort -u)
+        [ ${#shards[@]} -gt 0 ] || fetch_fail "its model.safetensors.index.json names no weights"
         for shard in "${shards[@]}"; do
+            [[ $shard =~ ^[A-Za-z0-9._-]+$ ]] ||
+                fetch_fail "its index names ${shard//[^ -~]/?}, which is no plain file name"
             has "$shard" || fetch_fail "its index names $shard, which is not there"
-            get "$shard"
         done
+        get "${shards[@]}"
     fi
     get adapter_model.safetensors
 fi
+shown=$(fetch_quote "$folder")
 if has adapter_config.json; then
     base=$(sed -n 's/.*"base_model_name_or_path" *: *"\([^"]*\)".*/\1/p' "$folder/adapter_config.json")
-    echo "next: scripts/get_model.sh ${base:-BASE}     # the model that it adapts"
-    echo "next: ./train --config finetune-lora.json --set adapter.init_from=$folder \\"
-    echo "          --set model.init_from=datasets/$(basename "${base:-BASE}")"
+    if ! names_model "$base"; then base=ORG/BASE; fi
+    echo "next: scripts/get_model.sh $base     # the model that it adapts"
+    echo "next: ./train --config finetune-lora.json --set adapter.init_from=$shown \\"
+    echo "          --set model.init_from=datasets/${base#*/}"
     exit 0
 fi
-if ! has tokenizer.json && ! has vocab.json; then
+if ! has_tokenizer; then
     echo "note: its tokenizer is in a format that is not read (tokenizer.json and vocab.json are)"
     exit 0
 fi
-if [ $weights -eq 1 ]; then echo "next: ./train --sample \"Once upon a time\" --from $folder"; fi
-echo "next: ./prepare --tokenizer $folder --out datasets/mine my_text.txt      # or rows.jsonl"
+if [ $weights -eq 1 ]; then echo "next: ./train --sample \"Once upon a time\" --from $shown"; fi
+echo "next: ./prepare --tokenizer $shown --out datasets/mine my_text.txt      # or rows.jsonl"

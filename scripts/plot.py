@@ -20,32 +20,23 @@ import subprocess
 import sys
 import time
 
+sys.dont_write_bytecode = True  # no __pycache__ beside the scripts
+from runs import is_figure, printable, record_of, setting
+
 TITLES = {
     "loss": "loss",
     "val_loss": "validation loss",
     "grad_norm": "gradient norm",
     "loss_scale": "loss scale",
-    "fp8_not_finite": "fp8 roundings of infinity or NaN",
-    "fp8_zero": "fp8 roundings of only zeros",
+    "fp8_not_finite": "quantizations of infinity or NaN",
+    "fp8_zero": "quantizations of only zeros",
     "lr": "learning rate",
     "tokens_per_s": "tokens per second",
     "choices_acc": "share of questions answered right",
 }
-# Of runs on pairs of answers; those of validations have the prefix val_.
-PAIRS = {
-    "rewards_margins": "margin of the rewards",
-    "rewards_accuracies": "share of pairs told apart",
-    "rewards_chosen": "reward of chosen answers",
-    "rewards_rejected": "reward of rejected answers",
-    "logps_chosen": "log-probability of chosen answers",
-    "logps_rejected": "log-probability of rejected answers",
-    "kl": "KL from the reference",
-}
-TITLES |= PAIRS | {f"val_{name}": f"{title}, validation" for name, title in PAIRS.items()}
-SMOOTHED = ("loss", "grad_norm", "tokens_per_s", *PAIRS)
+SMOOTHED = ("loss", "grad_norm", "tokens_per_s")
 # Constant values of a run without mixed precision, which "all" leaves out. Drawn as steps.
 RESTING = {"loss_scale": 1, "fp8_not_finite": 0, "fp8_zero": 0}
-MARKED = ("val_loss", "choices_acc", *(f"val_{name}" for name in PAIRS))  # have few points
 # One colour for each run.
 COLOURS = "0067a3 c95000 008a63 b0558d a87400 2f9bd6 5f666d 7c7a00".split()
 GREATEST = 1e100  # of a value that gnuplot draws
@@ -55,30 +46,31 @@ def stop(message):
     sys.exit("plot.py: " + message)
 
 
-def printable(text):
-    return "".join(one if one.isprintable() else "?" for one in text)
+def is_validation(metric):
+    return metric.startswith("val_")
 
 
-def value_of(record, name):
-    """A finite value, NaN for null and the like; None if the record has no such key."""
-    if name not in record:
-        return None
-    value = record[name]
+def title_of(metric):
+    """The title of a chart; for a figure of the objective, its name."""
+    if metric in TITLES:
+        return TITLES[metric]
+    title = metric.removeprefix("val_").replace("_", " ")
+    return title + ", validation" if is_validation(metric) else title
+
+
+def is_smoothed(metric):
+    return metric in SMOOTHED or is_figure(metric) and not is_validation(metric)
+
+
+def value_of(value):
+    """A finite value, or NaN for null and the like."""
     is_number = isinstance(value, (int, float)) and abs(value) < GREATEST
     return float(value) if is_number else math.nan
 
 
 def records_of(path):
-    """The complete lines of a metrics.jsonl with a step; the last one may be half written."""
     with open(path, encoding="utf-8", errors="replace") as file:
-        for line in file:
-            try:
-                record = json.loads(line) if line.endswith("\n") else None
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(record, dict) and isinstance(record.get("step"), int):
-                if record["step"] < 1e15:
-                    yield record
+        yield from (record for record in map(record_of, file) if record and record["step"] < 1e15)
 
 
 def smooth(points, count):
@@ -111,18 +103,17 @@ class Run:
 
     def __init__(self, path, name, smoothing):
         self.name, self.steps = name, 0
-        self.curves = {metric: [] for metric in (*TITLES, "skipped")}
+        self.curves = collections.defaultdict(list)
         for record in records_of(path) if os.path.isfile(path) else ():
-            for metric in TITLES:
-                value = value_of(record, metric)
-                if value is not None:
-                    self.curves[metric].append((record["step"], value))
+            for metric in record:
+                if metric in TITLES or is_figure(metric):
+                    self.curves[metric].append((record["step"], value_of(record[metric])))
             if "loss" in record:
                 self.steps = max(self.steps, record["step"])
-            scale = value_of(record, "loss_scale")
-            if record.get("skipped") is True and scale is not None and scale == scale:
+            scale = value_of(record.get("loss_scale"))
+            if record.get("skipped") is True and scale == scale:
                 self.curves["skipped"].append((record["step"], scale))
-        for metric in SMOOTHED if smoothing > 1 else ():
+        for metric in filter(is_smoothed, self.curves) if smoothing > 1 else ():
             self.curves[metric] = list(smooth(self.curves[metric], smoothing))
         self.is_complete = 0 < steps_to_make(path) <= self.steps
 
@@ -136,10 +127,13 @@ class Run:
 
 def steps_to_make(path):
     """train.steps of the config beside a metrics.jsonl; 0 if unknown."""
+    config = os.path.join(os.path.dirname(path), "config.json")
+    if not os.path.isfile(config):  # such as a pipe, which would block
+        return 0
     try:
-        with open(os.path.join(os.path.dirname(path), "config.json"), encoding="utf-8") as file:
-            return int(json.load(file)["train"]["steps"])
-    except (OSError, ValueError, KeyError, TypeError):
+        with open(config, encoding="utf-8") as file:
+            return setting(json.load(file), "train", "steps", (int, float), 0)
+    except (OSError, ValueError, RecursionError):
         return 0
 
 
@@ -161,9 +155,13 @@ class Picture:
         self.runs, self.options, self.lines = runs, options, []
         self.all = metrics is None
         self.points = columns if not options.kind else 500
-        wanted = metrics or TITLES
-        self.metrics = [m for m in TITLES if m in wanted and any(self.drawn(m))]
-        self.missing = [m for m in wanted if m not in self.metrics] if metrics else []
+        figures = (m for run in runs for m in filter(is_figure, run.curves))
+        names = dict.fromkeys((*TITLES, *figures))
+        found = [m for m in names if m in (metrics or names) and any(self.drawn(m))]
+        self.metrics = [m for m in found if m == "loss" or not self.all or len(self.values(m)) > 1
+                        or max(run.steps for run in runs) < 2]
+        self.constant = [f"{m} ({self.values(m).pop():g})" for m in found if m not in self.metrics]
+        self.missing = [m for m in metrics or () if m not in self.metrics]
         if self.metrics:
             self.settings(columns, rows)
             for metric in self.metrics:
@@ -171,6 +169,9 @@ class Picture:
 
     def drawn(self, metric):
         return [(i, run) for i, run in enumerate(self.runs) if run.draws(metric, self.all)]
+
+    def values(self, metric):
+        return {value for _, run in self.drawn(metric) for value in run.finite(metric)}
 
     def settings(self, columns, rows):
         steps = [step for metric in {*self.metrics, "loss", "val_loss"} for run in self.runs
@@ -233,22 +234,23 @@ class Picture:
         return f"{name}{every} with {style}{look} title {quoted}"
 
     def chart(self, metric):
-        title = TITLES[metric]
-        if self.options.smooth > 1 and metric in SMOOTHED:
+        title = title_of(metric)
+        if self.options.smooth > 1 and is_smoothed(metric):
             title += f", mean of the last {self.options.smooth} steps"
         drawn = self.drawn(metric)
         self.lines.append(f"set key title '{title}' left")
-        self.axis(metric, [value for _, run in drawn for value in run.finite(metric)])
+        self.axis(metric, self.values(metric))
         parts = []
         for i, run in drawn:
-            style = "linespoints" if metric in MARKED else "steps" if metric in RESTING else "lines"
+            has_few = is_validation(metric) or metric == "choices_acc"
+            style = "linespoints" if has_few else "steps" if metric in RESTING else "lines"
             if len(run.finite(metric)) == 1:
                 style = "points"
             parts.append(self.curve(i, run, metric, style, run.name))
-        more = {"loss_scale": ("skipped", "skipped steps")}
-        more |= {name: (f"val_{name}", "validation") for name in ("loss", *PAIRS)}
-        extra, title = more.get(metric, ("skipped", ""))
-        for i, run in enumerate(self.runs) if metric in more else ():
+        extra, title = f"val_{metric}", "validation"
+        if metric == "loss_scale":
+            extra, title = "skipped", "skipped steps"
+        for i, run in enumerate(self.runs):
             if run.finite(extra):
                 shared = len(self.runs) > (1 if self.options.kind else 4)
                 is_single = len(self.runs) == 1
@@ -278,6 +280,8 @@ def draw(files, names, options):
                       file=sys.stderr)
         if picture.missing:
             print("plot.py: no finite value of", *picture.missing, file=sys.stderr)
+        if picture.constant:
+            print("plot.py: left out, since constant:", *picture.constant, file=sys.stderr)
     if not picture.metrics:
         return None, done
     made = subprocess.run(["gnuplot"], input="\n".join(picture.lines).encode() + b"\n",
@@ -334,7 +338,7 @@ def find_files(options):
         file = run if os.path.isfile(run) else os.path.join(run, "metrics.jsonl")
         if file == run and not run.endswith(".jsonl"):
             skipped.append(run)
-        elif os.access(file, os.R_OK) or options.follow:
+        elif os.path.isfile(file) and os.access(file, os.R_OK) or options.follow:
             files.append(file)
         elif os.path.isdir(run):
             skipped.append(run)
@@ -364,15 +368,15 @@ def read_options(words):
         formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", metavar="RUN")
     parser.add_argument("--metric", action="append", metavar="NAME,...",
-                        help=", ".join(TITLES) + ", or all that have data. Default: loss, with the "
-                        "validation loss, in the terminal; all in a file. loss_scale has the "
-                        "skipped steps")
+                        help=", ".join(TITLES) + ", a figure of the objective, or all that change. "
+                        "Default: loss, with the validation loss, in the terminal; all in a file. "
+                        "loss_scale has the skipped steps")
     picture = parser.add_mutually_exclusive_group()
     picture.add_argument("--svg", metavar="FILE", help="draw into FILE instead")
     picture.add_argument("--png", metavar="FILE", help="likewise")
     parser.add_argument("--smooth", type=above_zero(int), default=1, metavar="N",
-                        help="loss, grad_norm, tokens_per_s, and values of pairs: mean of the "
-                        "last N steps")
+                        help="loss, grad_norm, tokens_per_s, and figures of objectives: mean "
+                        "of the last N steps")
     parser.add_argument("--follow", type=above_zero(float), metavar="SECONDS",
                         help="redraw as the runs grow (every 2 seconds), until all have finished or "
                         "Ctrl-C (exit status 130); waits for runs that have not begun")
@@ -384,9 +388,8 @@ def read_options(words):
     options.kind = "svg" if options.svg else "png" if options.png else ""
     options.file = options.svg or options.png
     asked = [name for text in options.metric or () for name in text.split(",") if name]
-    wrong = [name for name in asked if name not in (*TITLES, "all")]
-    if wrong or options.metric and not asked:
-        parser.error(f"--metric {' '.join(wrong)}: there are {' '.join(TITLES)} and all")
+    if options.metric and not asked:
+        parser.error(f"--metric: there are {' '.join(TITLES)}, figures of objectives, and all")
     default = None if options.kind else ["loss"]
     options.metrics = (None if "all" in asked else asked) if asked else default
     return options

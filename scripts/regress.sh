@@ -150,7 +150,7 @@ run_all() {
  "data": {"train": "tales", "seq_len": 128},
  "train": {"steps": 20, "micro_batch_size": 4, "grad_accum_steps": 2},
  "optimizer": {"lr": 2e-3, "warmup_steps": 4},
- "eval": {"every": 20, "batches": 4},
+ "eval": {"every": 20, "batches": 2},
  "threads": 2, "seed": 7}
 JSON
     for job in $jobs; do

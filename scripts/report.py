@@ -3,6 +3,7 @@
 what ./train --audit, --agreement and --choices write with --out. It needs matplotlib
 (apt-get install python3-matplotlib, or pip install matplotlib).
 
+  scripts/report.py audit/audit.json      writes audit/report.html
   scripts/report.py runs/compare-fp32/report.json audit/audit.json --out page.html
 """
 
@@ -10,6 +11,7 @@ import argparse
 import json
 import math
 import os
+import stat
 import sys
 import tempfile
 
@@ -110,18 +112,19 @@ def draw_verdicts(page, groups):
     for group in groups:
         label = group["label"]
         for check in group["checks"]:
-            if check["outcome"] in ("fail", "noise"):
+            if check["outcome"] in ("fail", "better", "noise"):
                 failed = check["outcome"] == "fail"
-                page.note("bad" if failed else "", f"{label}: {'FAIL' if failed else 'noise'}, "
+                page.note("bad" if failed else "", f"{label}: {'FAIL' if failed else check['outcome']}, "
                           f"{check['name']}", f"{check['text']}; limit: {check['rule']}")
         if group["compared"] and group["verdict"] != "fail":
             parts = [(at(group, path), form) for path, form in (
-                ("training_difference.percent", "training loss {:+.3f} %"),
-                ("validation_difference.percent", "validation loss {:+.3f} %"),
-                ("speed_up", "{:.2f} times as fast"),
-                ("memory_saving_percent", "{:.1f} % less memory"))]
+                ("training_difference.percent", lambda value: "training loss " + CHANGE(value)),
+                ("validation_difference.percent", lambda value: "validation loss " + CHANGE(value)),
+                ("speed_up", number(2, " times as fast")),
+                ("memory_saving_percent", lambda value: number(1)(abs(value)) + (
+                    " % less memory" if value >= 0 else " % more memory")))]
             page.note("good" if group["rank"] in (None, 1) else "", f"{label}: {group['verdict']}",
-                      ", ".join(form.format(value) for value, form in parts if value is not None))
+                      ", ".join(form(value) for value, form in parts if value is not None))
 
 
 def draw_profile(page, groups):
@@ -199,9 +202,6 @@ BACKWARD = [("gradient", "name"), *ERRORS, ZERO, ZERO_SCALED, SUBNORMAL, SUBNORM
 PARAMETERS = [("gradient of", "name"), *ERRORS, ZERO_SCALED] + [
     (f"lost {name}", f"update.lost.{name}", share, "update.changed") for name in FORMATS] + [
     (f"dB {name}", f"update.decibel.{name}", DECIBEL, "update.changed") for name in FORMATS]
-MUON = [("matrix", "name"), ("fp32", "fp32.defect", share), ("bf16", "bf16.defect", share),
-        ("from fp32", "bf16.difference", share), ("fp16", "fp16.defect", share),
-        ("from fp32", "fp16.difference", share)]
 TRIALS = [("computed in", "name"), ("loss", "loss", number(5)), ("against fp32", "loss_error", share),
           ("error of gradients", "gradient_error", share), ("cosine", "gradient_cosine", number(4))]
 OPERANDS = [("operand", "name"), ("<format", "format"), ("to zero", "to_zero", share),
@@ -213,7 +213,7 @@ def draw_bars(page, title, rows, values):
     """Horizontal bars on a logarithmic axis: values are (name, [a value for each row; 0: no bar;
     None: not finite])."""
     def draw(axes):
-        width = 0.8 / len(values)
+        width = 0.8 / max(len(values), 1)
         for k, (name, bars) in enumerate(values):
             finite = [(i + k * width, bar) for i, bar in enumerate(bars) if bar]
             if finite:
@@ -234,7 +234,8 @@ def draw_bars(page, title, rows, values):
 
 
 def draw_exponents(page, report):
-    """The exponents of all values, as Micikevicius et al. (2018) show them, and fp16's limits."""
+    """The exponents of all values, as Micikevicius et al. (2018) show them, and fp16's limits: values
+    above 2^-25 are rounded to its smallest subnormal, 2^-24."""
     kinds = {"activations": [t for t in report["tensors"] if not t["gradient"]],
              "gradients of activations": [t for t in report["tensors"] if t["gradient"]],
              "gradients of parameters": report["parameters"],
@@ -249,8 +250,8 @@ def draw_exponents(page, report):
             total = sum(counts.values())
             if total:
                 line(axes, i, name, *zip(*((e, 100 * c / total) for e, c in sorted(counts.items()))))
-        axes.axvspan(-24, 16, color="#eef1f3", lw=0)
-        axes.axvspan(-24, -14, color="#dfe2e5", lw=0)
+        axes.axvspan(-25, 16, color="#eef1f3", lw=0)
+        axes.axvspan(-25, -14, color="#dfe2e5", lw=0)
         axes.set(xlabel="exponent of two; grey: in fp16, dark: subnormal", ylabel="% of the values")
     page.figure("Magnitudes in fp32, without a loss scale", draw, 3.6)
 
@@ -317,8 +318,6 @@ def draw_audit(page, report):
     page.table("Parameters", "Errors of gradients; and, if the master weights were 16 bit: updates lost "
                "in one step, and the signal to noise of the update in decibels.",
                report["parameters"] + [every], PARAMETERS)
-    page.table("Muon's iteration", "By the dtype of its operands: the distance of its result from "
-               "orthogonal, and from the result in fp32.", report.get("muon", []), MUON)
 
 
 def draw_quantized_audit(page, report):
@@ -371,12 +370,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", metavar="FILE.json")
-    parser.add_argument("--out", default="report.html", metavar="PAGE.html",
-                        help="default %(default)s")
+    parser.add_argument("--out", metavar="PAGE.html", help="default: report.html beside the first FILE")
     options = parser.parse_args()
+    options.out = options.out or os.path.join(os.path.dirname(options.files[0]), "report.html")
     page = Page()
     for name in options.files:
         try:
+            if stat.S_ISFIFO(os.stat(name).st_mode) and not name.startswith("/dev/"):
+                raise ValueError("a named pipe")
             with open(name, encoding="utf-8", errors="replace") as file:
                 report = json.load(file)
             page.parts.append("<section>")
@@ -384,8 +385,7 @@ def main():
             page.parts.append("</section>")
         except OSError as error:
             sys.exit(f"report.py: {clean(name)}: {error.strerror}")
-        except (ValueError, LookupError, TypeError, AttributeError, StopIteration,
-                OverflowError, RecursionError) as error:
+        except Exception as error:  # JSON of any other shape, which no list of exceptions covers
             sys.exit(f"report.py: {clean(name)}: this is no report of ./compare or ./train "
                      f"({clean(repr(error))})")
     staged = None
@@ -396,6 +396,7 @@ def main():
             file.write(page.text("Report: " + ", ".join(map(os.path.basename, options.files))))
         os.chmod(staged, 0o644)
         os.replace(staged, options.out)
+        print("written: " + clean(options.out))
     except OSError as error:
         if staged:
             os.unlink(staged)

@@ -86,7 +86,11 @@ def at(item, path):
 
 
 def number(digits=0, unit="", sign=""):
-    return lambda value: f"{value:{sign}.{digits}f}{unit}"
+    """A function that formats a number; one that rounds to -0 has no sign."""
+    def form(value):
+        is_minus_zero = value < 0 == round(value, digits)
+        return f"{0 if is_minus_zero else value:{'' if is_minus_zero else sign}.{digits}f}{unit}"
+    return form
 
 
 def share(value):
@@ -176,10 +180,10 @@ class Page:
             if draw(axes) is False:
                 return
             labels = axes.get_legend_handles_labels()[1]
-            if labels:
-                widest = max(map(len, labels))
-                axes.legend(loc="lower left", bbox_to_anchor=(0, 1),
-                            ncols=max(1, 60 // (widest + 8)))
+            if labels: # above the axes, whose height stays
+                across = max(1, 60 // (max(map(len, labels)) + 8))
+                figure.set_figheight(height + 0.2 * (-(-len(labels) // across) - 1))
+                axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=across)
             out = io.StringIO()
             figure.savefig(out, format="svg")
         finally:

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Turns tables into JSON Lines for ./prepare, one object a row, in constant memory.
+"""Turns tables into JSON Lines for ./prepare, one object a row, in memory
+that does not grow with the number of rows.
 
     scripts/rows.py train.parquet | ./prepare --tokenizer DIR --out datasets/rows --jsonl -
 
@@ -32,6 +33,14 @@ def arrow():
     return pyarrow
 
 
+BATCH_ROWS = 16  # rows that are in memory as Python objects at a time
+
+
+def check_names(path, names):
+    if len(set(names)) < len(names):
+        fail(f"{path}: two columns have the same name")
+
+
 LABELS = {"true": True, "false": False}
 
 
@@ -40,8 +49,7 @@ def rows_of_csv(path, delimiter):
     with open(path, encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, delimiter=delimiter, strict=True)
         names = next(reader, [])
-        if len(set(names)) < len(names):
-            fail(f"{path}: two columns have the same name")
+        check_names(path, names)
         for values in filter(None, reader):
             if len(values) != len(names):
                 fail(f"{path}, line {reader.line_num}: {len(values)} values for {len(names)} columns")
@@ -53,7 +61,8 @@ def rows_of_csv(path, delimiter):
 
 def rows_of_parquet(path):
     with arrow().parquet.ParquetFile(path) as file:
-        for batch in file.iter_batches(batch_size=1024):
+        check_names(path, file.schema_arrow.names)
+        for batch in file.iter_batches(batch_size=BATCH_ROWS):
             yield from batch.to_pylist()
 
 
@@ -67,8 +76,9 @@ def rows_of_arrow(path):
             file = pyarrow.ipc.open_file(source)
             batches = (file.get_batch(i) for i in range(file.num_record_batches))
         for batch in batches:
-            for start in range(0, batch.num_rows, 1024):
-                yield from batch.slice(start, 1024).to_pylist()
+            check_names(path, batch.schema.names)
+            for start in range(0, batch.num_rows, BATCH_ROWS):
+                yield from batch.slice(start, BATCH_ROWS).to_pylist()
 
 
 READERS = {
@@ -97,6 +107,7 @@ def files_of(folder, split):
     for place, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         found += [os.path.join(place, name) for name in sorted(names) if reader_of(name)]
+    found = [path for path in found if os.path.isfile(path)]  # a pipe would wait for its writer
     if not found:
         fail(f"{folder}: there is no file that ends in {' '.join(READERS)}")
     splits = {path: split_of(os.path.relpath(path, folder)) for path in found}
@@ -156,8 +167,8 @@ def main():
             sys.stdout.flush()
         except BrokenPipeError:
             raise
-        except (OSError, UnicodeDecodeError, ValueError, csv.Error) as error:
-            fail(f"{path}: {error}")
+        except Exception as error:  # libraries raise more kinds than a list could name
+            fail(f"{path}: {str(error) or type(error).__name__}")
 
 
 if __name__ == "__main__":

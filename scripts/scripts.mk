@@ -12,13 +12,14 @@ check: $(PROGRAMS) $(MODULE)
 	test/scripts/test_layers.sh
 	test/scripts/test_links.py
 	scripts/check_style.sh
+	scripts/check_mutants.sh --flavors ''
 	test/scripts/test_style.sh
 	scripts/check_instructions.sh $(OUT)
 	$(USE_PROGRAMS) scripts/generate.sh --check
 	test/plain_criterion/check.sh
 	$(if $(NVCC),$(MAKE) conformance,@echo "skipped: compiling the test of conformance, because there is no nvcc here")
 	@if command -v shellcheck >/dev/null; then set -x; \
-	  shellcheck -x scripts/*.sh scripts/slurm/*.sbatch test/scripts/*.sh test/plain_criterion/*.sh .ci/run; \
+	  shellcheck -x scripts/*.sh scripts/slurm/*.sbatch test/scripts/*.sh test/external/*.sh test/plain_criterion/*.sh findings/*.sh .ci/run; \
 	else echo "skipped: no shellcheck here"; fi
 	$(TEST_PYTHON)
 	test/scripts/test_fetch.sh
@@ -57,7 +58,7 @@ DESTDIR ?=
 HOME_OF_PROGRAMS = $(DESTDIR)$(PREFIX)/lib/mantissa
 SCRIPTS_OF_USERS = $(addprefix scripts/,compare_precisions.sh fetch.sh follow_run.py get_data.sh \
                      get_eval.sh get_model.sh plot.py questions.py render_chat.py report.py \
-                     report_page.py rows.py)
+                     report_page.py rows.py runs.py)
 MAN     = $(DESTDIR)$(PREFIX)/share/man/man1
 VERSION = $(shell sed -n 's/.*MANTISSA_VERSION "\(.*\)"/\1/p' data/util/program.h)
 

@@ -282,8 +282,8 @@ two_trial() {
     "$train" --config "$run/run.json" >"$run/out2" 2>"$run/err2" || other=$?
     wait "$child" || status=$?
     # The second trainer is rejected while the first one runs, or runs after (or before) it.
-    [ "$other" -eq 0 ] || grep -q "another process is training there" "$run/err2" || status=200
-    if [ "$status" -eq 1 ]; then grep -q "another process" "$run/err" || status=200; fi
+    [ "$other" -eq 0 ] || grep -qz "another\s*process\s*is\s*training\s*there" "$run/err2" || status=200
+    if [ "$status" -eq 1 ]; then grep -qz "another\s*process" "$run/err" || status=200; fi
 }
 
 # ---- all of them

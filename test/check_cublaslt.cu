@@ -6,7 +6,7 @@
  * With a driver the heuristics are asked as well: matmuls without an algorithm are listed with the
  * library's status. Only a status that blames the caller is a failure then, because the GPU may
  * lack what the emulated one has. */
-#include "kernels/cuda/matmul_plan.h"
+#include "kernels/cuda/matmul/matmul_plan.h"
 #include "test/cuda_emulator/control.h"
 
 #include <dlfcn.h>

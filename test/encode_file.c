@@ -1,4 +1,4 @@
-/* Prints the tokens of a text, for scripts/check_tokenizers.py:
+/* Prints the tokens of a text, for test/external/check_tokenizers.py:
  *
  *   encode_file TOKENIZER TEXT TOKENS BACK
  *

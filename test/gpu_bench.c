@@ -17,9 +17,9 @@
 #include "data/util/error.h"
 #include "data/util/random.h"
 #include "kernels/open/backend_open.h"
-#include "model/config/config_keys.h"
 #include "model/cli/report.h"
-#include "model/core/trainer.h"
+#include "model/config/config_keys.h"
+#include "model/optimize/trainer.h"
 #include "test/gpu_clock.h"
 
 enum { ROUNDS = 5, PART_STEPS = 3, WARM_UP = 2, TOKENS = 1 << 20 };
@@ -74,20 +74,27 @@ struct clock {
     struct backend *be;
     int used;                        /* pairs of marks */
     enum operation_id of[GPU_MARKS]; /* pair -> operation */
+    int product[GPU_MARKS];          /* pair -> index in products, or -1 */
     double seconds[OPERATION_IDS];
+    struct bench_products *products;
 };
 
 static void collect(struct clock *clock) {
-    for (int i = 0; i < clock->used; i++)
-        clock->seconds[clock->of[i]] += gpu_seconds(clock->be, 2 * i, 2 * i + 1);
+    for (int i = 0; i < clock->used; i++) {
+        double seconds = gpu_seconds(clock->be, 2 * i, 2 * i + 1);
+        clock->seconds[clock->of[i]] += seconds;
+        if (clock->product[i] < 0) continue;
+        clock->products->of[clock->product[i]].seconds += seconds / PART_STEPS;
+        clock->products->of[clock->product[i]].calls += 1.0 / PART_STEPS;
+    }
     clock->used = 0;
 }
 
 static void mark_begin(struct observer *observer, enum operation_id id, const void *args) {
     struct clock *clock = (struct clock *)observer;
-    (void)args;
     if (2 * clock->used + 2 > GPU_MARKS) collect(clock);
     clock->of[clock->used] = id;
+    clock->product[clock->used] = id == ID_matmul ? bench_products_find(clock->products, args) : -1;
     gpu_mark(clock->be, 2 * clock->used);
 }
 
@@ -136,7 +143,10 @@ static int open_data(struct rig *rig) {
     if (!text) return fail(&rig->error, "out of memory");
     for (uint64_t i = 0; i < needed; i++)
         text[i] = (int32_t)(random_bits(1, 1, i) % (uint64_t)vocabulary);
-    struct loader_options options = {(int)rig->config.data.seq_len, 1, true, vocabulary};
+    struct loader_options options = {.seq_len = (int)rig->config.data.seq_len,
+                                     .seed = 1,
+                                     .shuffle = true,
+                                     .vocab_size = vocabulary};
     if (tokens_from_memory(&rig->tokens, text, needed, "random tokens", &rig->error)) return -1;
     return loader_open(&rig->loader, &rig->tokens, &options, &rig->error);
 }
@@ -159,8 +169,7 @@ static int steps(struct rig *rig, int count) {
 /* The first steps are not timed: they load kernels. */
 static int open_training(struct rig *rig) {
     struct precision precision;
-    char note[PRECISION_NOTE_MAX];
-    if (open_data(rig) || precision_resolve(&precision, note, &rig->config, &rig->be, &rig->error))
+    if (open_data(rig) || precision_resolve(&precision, NULL, &rig->config, &rig->be, &rig->error))
         return -1;
     size_t before = backend_available(&rig->be);
     if (trainer_open(&rig->trainer, &rig->config, &precision, &rig->be, TRAINER_INITIALIZED,
@@ -202,11 +211,13 @@ static int time_steps(struct rig *rig, const struct bench *bench, double *second
     return 0;
 }
 
-static int time_parts(struct rig *rig, double parts[OPERATION_IDS]) {
+static int time_parts(struct rig *rig, double parts[OPERATION_IDS],
+                      struct bench_products *products) {
     static struct clock clock; /* too large for the stack */
     memset(&clock, 0, sizeof clock);
     clock.observer = (struct observer){mark_begin, mark_end};
     clock.be = &rig->be;
+    clock.products = products;
     backend_observe(&rig->be, &clock.observer);
     int failed = steps(rig, PART_STEPS);
     backend_observe(&rig->be, NULL);
@@ -221,6 +232,7 @@ struct figures {
     double step, parts[OPERATION_IDS]; /* seconds */
     double plan, measured;             /* bytes */
     double tokens_per_step, flops_per_token;
+    struct bench_products products;
 };
 
 static int measure(struct bench *bench, enum bench_precision precision, struct figures *figures,
@@ -233,16 +245,17 @@ static int measure(struct bench *bench, enum bench_precision precision, struct f
         return fail(error, "no GPU");
     }
     int failed = open_training(rig) || time_steps(rig, bench, &figures->step) ||
-                 time_parts(rig, figures->parts);
+                 time_parts(rig, figures->parts, &figures->products);
     if (failed) fail(error, "%s", rig->error.text);
+    else bench_products_alone(bench, &rig->be, &figures->products);
     print_fallbacks(&rig->be);
-    const struct gpt *gpt = &rig->trainer.gpt;
-    const struct gpt_shape *s = &gpt->shape;
-    figures->plan = (double)memory_total(&gpt->memory);
+    const struct model *model = &rig->trainer.model;
+    const struct model_shape *s = &model->shape;
+    figures->plan = (double)memory_total(&model->memory);
     figures->measured = (double)rig->measured_bytes;
     figures->tokens_per_step = (double)(bench->batch * bench->seq);
     if (!failed)
-        figures->flops_per_token = 6.0 * (double)shape_parameter_count(&gpt->shape) +
+        figures->flops_per_token = 6.0 * (double)shape_parameter_count(&model->shape) +
                                    6.0 * (double)(s->n_layer * s->n_embd * s->sequence_length);
     close_rig(rig);
     free(rig);
@@ -295,10 +308,9 @@ static void print_parts(struct bench *bench, const struct figures all[], const b
 }
 
 static void bench_training(struct bench *bench) {
-    struct figures all[BENCH_PRECISIONS];
+    static struct figures all[BENCH_PRECISIONS]; /* too large for the stack */
     bool done[BENCH_PRECISIONS] = {false};
     struct error error;
-    memset(all, 0, sizeof all);
     printf("Training, %lld layers of %lld, batch %lld x %lld\n", (long long)bench->layers,
            (long long)bench->width, (long long)bench->batch, (long long)bench->seq);
     bench_json_begin(bench, "training");
@@ -310,6 +322,10 @@ static void bench_training(struct bench *bench) {
     }
     bench_json_end(bench);
     print_parts(bench, all, done);
+    bench_json_begin(bench, "products");
+    for (int p = 0; p < BENCH_PRECISIONS; p++)
+        if (done[p]) bench_products_print(bench, &all[p].products, p);
+    bench_json_end(bench);
 }
 
 static void usage(void) {
@@ -383,7 +399,6 @@ int main(int argc, char **argv) {
     if (all || bench.kernels_only) bench_ceilings(&bench);
     if (all || bench.steps_only) bench_training(&bench);
     if (all || bench.attention_only) bench_attention(&bench);
-    if (all) bench_fusions(&bench);
     if (all || bench.kernels_only) bench_kernels(&bench);
     if (bench.json) {
         fprintf(bench.json, ",\n\"failures\": %d}\n", bench.failures);

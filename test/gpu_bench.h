@@ -25,8 +25,8 @@ struct bench {
     bool steps_only; /* no ceilings and no single kernels */
     bool attention_only;
     bool kernels_only; /* only ceilings and the operations that memory bounds */
-    const char *only; /* optional: only this precision */
-    FILE *json;       /* optional */
+    const char *only;  /* optional: only this precision */
+    FILE *json;        /* optional */
 
     double copy_rate;                      /* bytes read and written per second */
     double product_rate[BENCH_PRECISIONS]; /* operations per second; 0: not measured */
@@ -55,4 +55,32 @@ bool bench_open(struct bench *bench, struct backend *be, bool tf32);
 void bench_ceilings(struct bench *bench);
 void bench_kernels(struct bench *bench);
 void bench_attention(struct bench *bench);
-void bench_fusions(struct bench *bench);
+
+/* ---- gpu_bench_products.c */
+
+enum { BENCH_PRODUCTS_MAX = 48, BENCH_FORM_MAX = 64, MATMUL_TENSORS = 8 };
+
+/* A matmul of the step, by shapes, dtypes and what follows it. */
+struct bench_product {
+    struct matmul_args args; /* its tensors are those below, without data */
+    struct tensor tensors[MATMUL_TENSORS];
+    int tensor_count;
+    double calls, seconds;      /* of one step */
+    double fused, apart, plain; /* seconds alone; 0: not measured, or not another form */
+};
+
+struct bench_products {
+    struct bench_product of[BENCH_PRODUCTS_MAX];
+    int count;
+};
+
+/* Returns the index of the product with these arguments, which is added if it is new; -1 if there
+ * is no place left. */
+int bench_products_find(struct bench_products *products, const struct matmul_args *args);
+
+/* Measures each product alone. Plans of matmuls are made anew. */
+void bench_products_alone(struct bench *bench, struct backend *be, struct bench_products *products);
+
+/* Prints the table of a step, longest first, and lines of an open array. */
+void bench_products_print(struct bench *bench, const struct bench_products *products,
+                          enum bench_precision precision);

@@ -5,13 +5,14 @@
 #include "test/gpu_bench_subject.h"
 
 static void attention_forward_body(const struct subject *s) {
-    OP(s->be, attention_forward, .out = &s->t[0], .lse = s->a, .qkv = &s->t[1],
+    OP(s->be, attention_forward, .out = &s->t[0], .lse = s->a, .qkv = &s->t[1], .scale = 0.125,
        .heads = (int)s->heads, .kv_heads = (int)s->kv_heads);
 }
 
 static void attention_backward_body(const struct subject *s) {
     OP(s->be, attention_backward, .dqkv = &s->t[3], .dout = &s->t[2], .qkv = &s->t[1],
-       .out = &s->t[0], .lse = s->a, .heads = (int)s->heads, .kv_heads = (int)s->kv_heads);
+       .out = &s->t[0], .lse = s->a, .scale = 0.125, .heads = (int)s->heads,
+       .kv_heads = (int)s->kv_heads);
 }
 
 struct attention_case {

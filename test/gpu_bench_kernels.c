@@ -74,53 +74,6 @@ void bench_ceilings(struct bench *bench) {
     fflush(stdout);
 }
 
-/* ---- matmuls of the MLP with fused GELU or its gradient, and with a separate pass for it */
-
-static void gelu_body(const struct subject *s) {
-    OP(s->be, matmul, .out = &s->t[0], .epilogue = MATMUL_GELU, .pre_activation = &s->t[1],
-       .a = &s->t[2], .b = &s->t[3], .bias = &s->t[4]);
-}
-
-static void dgelu_body(const struct subject *s) {
-    OP(s->be, matmul, .out = &s->t[0], .epilogue = MATMUL_DGELU, .pre_activation = &s->t[1],
-       .a = &s->t[2], .b = &s->t[3]);
-}
-
-static double time_fusion(struct bench *bench, struct backend *be, const char *name,
-                          void (*body)(const struct subject *s), bool fused) {
-    struct subject s = {bench, be, body, .block_count = 0};
-    int64_t N = bench->batch * bench->seq, C = bench->width;
-    make(&s, 0, DTYPE_BF16, N, 4 * C, 0.5);
-    make(&s, 1, DTYPE_BF16, N, 4 * C, 0.5);
-    make(&s, 2, DTYPE_BF16, N, C, 0.5);
-    make(&s, 3, DTYPE_BF16, C, 4 * C, 0.5);
-    make(&s, 4, DTYPE_BF16, 4 * C, 0, 0.5);
-    gpu_fuse(be, fused);
-    return measure(&s, name);
-}
-
-void bench_fusions(struct bench *bench) {
-    static const struct {
-        const char *name;
-        void (*body)(const struct subject *s);
-    } fusions[] = {{"gelu", gelu_body}, {"dgelu", dgelu_body}};
-    struct backend be;
-    if (!bench_open(bench, &be, false)) return;
-    printf("Products of the MLP in bf16 %15s %12s\n", "fused", "apart");
-    bench_json_begin(bench, "fusions");
-    for (int i = 0; i < 2; i++) {
-        double fused = time_fusion(bench, &be, fusions[i].name, fusions[i].body, true);
-        double apart = time_fusion(bench, &be, fusions[i].name, fusions[i].body, false);
-        printf("  with %-20s %12.1f us %9.1f us\n", fusions[i].name, fused * 1e6, apart * 1e6);
-        bench_json_line(bench, "{\"fusion\": \"%s\", \"fused_us\": %.2f, \"apart_us\": %.2f}",
-                        fusions[i].name, fused * 1e6, apart * 1e6);
-    }
-    bench_json_end(bench);
-    gpu_clock_close();
-    backend_close(&be);
-    fflush(stdout);
-}
-
 /* ---- memory-bound operations */
 
 static void layernorm_forward_body(const struct subject *s) {
@@ -155,17 +108,18 @@ static void softcap_body(const struct subject *s) {
 
 /* AdamW on split masters: upper halves and remainders. */
 static void adamw_body(const struct subject *s) {
-    OP(s->be, adamw, .master = &s->t[0], .remainder = s->t[3].data, .moment1 = &s->t[1],
-       .moment2 = &s->t[2], .gradients = &s->t[4], .state = s->state, .inputs = s->inputs,
-       .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .lr_factor = 1);
+    OP(s->be, update, .master = &s->t[0], .remainder = s->t[3].data,
+       .moments = {&s->t[1], &s->t[2]}, .gradients = &s->t[4], .state = s->state,
+       .inputs = s->inputs, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1,
+       .lr_factor = 1);
 }
 
 /* The same with moments in 8 bits. */
 static void adamw_8bit_body(const struct subject *s) {
-    OP(s->be, adamw, .master = &s->t[0], .remainder = s->t[3].data, .moment1 = &s->t[1],
-       .moment2 = &s->t[2], .scales = {.of = {s->t[5].data, s->t[6].data}}, .gradients = &s->t[4],
-       .state = s->state, .inputs = s->inputs, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8,
-       .weight_decay = 0.1, .lr_factor = 1);
+    OP(s->be, update, .master = &s->t[0], .remainder = s->t[3].data,
+       .moments = {&s->t[1], &s->t[2]}, .scales = {.of = {s->t[5].data, s->t[6].data}},
+       .gradients = &s->t[4], .state = s->state, .inputs = s->inputs, .beta1 = 0.9, .beta2 = 0.95,
+       .epsilon = 1e-8, .weight_decay = 0.1, .lr_factor = 1);
 }
 
 static void gradient_norm_body(const struct subject *s) {
@@ -177,7 +131,8 @@ static void gradient_norm_body(const struct subject *s) {
 static void attention_decode_body(const struct subject *s) {
     OP(s->be, attention_decode, .out = &s->t[0], .q = &s->t[2], .cache = &s->t[1],
        .keys = (const void *)s->tokens, .stride = 1, .keys_to = s->bench->seq,
-       .keys_max = s->bench->seq, .heads = (int)s->heads, .kv_heads = (int)s->kv_heads);
+       .keys_max = s->bench->seq, .scale = 0.125, .heads = (int)s->heads,
+       .kv_heads = (int)s->kv_heads);
 }
 
 /* Operations of Llama: norms without mean and bias, and three query heads for each key-value
@@ -220,12 +175,12 @@ static void gated_backward_body(const struct subject *s) {
 
 static void embedding_forward_body(const struct subject *s) {
     OP(s->be, embedding_forward, .out = &s->t[0], .tokens = s->tokens, .token_table = &s->t[1],
-       .position_table = &s->t[2], .sequence_length = s->bench->seq);
+       .position_table = &s->t[2], .sequence_length = s->bench->seq, .token_scale = 1);
 }
 
 static void embedding_backward_body(const struct subject *s) {
     OP(s->be, embedding_backward, .dtoken_table = &s->t[1], .dposition_table = &s->t[2],
-       .dout = &s->t[0], .tokens = s->tokens, .sequence_length = s->bench->seq);
+       .dout = &s->t[0], .tokens = s->tokens, .sequence_length = s->bench->seq, .token_scale = 1);
 }
 
 static void cast_body(const struct subject *s) {

@@ -14,7 +14,8 @@ struct subject {
     struct bench *bench;
     struct backend *be;
     void (*body)(const struct subject *s);
-    struct tensor t[8];
+    struct tensor t[MATMUL_TENSORS];
+    int tensor_count; /* of those that take_tensor made */
     int32_t *tokens;
     struct step_state *state;
     struct step_inputs *inputs;

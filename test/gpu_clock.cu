@@ -1,5 +1,5 @@
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/matmul_plan.h"
+#include "kernels/cuda/matmul/matmul_plan.h"
 #include "test/gpu_clock.h"
 
 static cudaEvent_t events[GPU_MARKS]; /* one benchmark at a time; created at first use */

@@ -1,4 +1,4 @@
-/* Writes the logits of a model, for scripts/check_huggingface.py.
+/* Writes the logits of a model, for test/external/check_huggingface.py.
  *
  *   build/fast/logits DIRECTORY SHARDS LENGTH OUT
  *
@@ -11,48 +11,61 @@
 
 #include "data/util/error.h"
 #include "model/io/checkpoint.h"
-#include "model/core/forward.h"
+#include "model/pass/forward.h"
 #include "model/session/setup.h"
 
 struct rig {
     struct config config;
     struct source text;
     struct backend be;
-    struct gpt gpt;
-    int32_t *tokens; /* [2, LENGTH]: inputs, then targets, which are not used */
-    float *logits;   /* [vocabulary] */
+    struct model model;
+    struct batch batch;
+    float *logits; /* [vocabulary] */
     FILE *out;
     struct error error;
 };
 
+/* A pass over one sequence. */
+static struct pass pass_of(struct rig *rig) {
+    struct pass pass = {.model = &rig->model,
+                        .kind = PASS_EVALUATE,
+                        .batch = rig->batch.sent,
+                        .rows = rig->config.data.seq_len};
+    pass.batch.batch = 1;
+    pass.batch.length = pass.rows;
+    return pass;
+}
+
 static int open_model(struct rig *rig, const char *directory) {
     struct precision precision;
-    char note[PRECISION_NOTE_MAX];
     struct error *error = &rig->error;
     rig->config.precision = CONFIG_PRECISION_FP32;
     rig->config.train.micro_batch_size = 1;
     if (setup_backend(&rig->be, &rig->config, NULL, NULL, error) ||
-        precision_resolve(&precision, note, &rig->config, &rig->be, error) ||
-        gpt_open(&rig->gpt, &rig->config, &precision, &rig->be, GPT_EVALUATION, error))
+        precision_resolve(&precision, NULL, &rig->config, &rig->be, error) ||
+        model_open(&rig->model, &rig->config, &precision, &rig->be, PURPOSE_EVALUATION, error))
         return -1;
+    const struct pass planned = pass_of(rig);
     backend_plan_begin(&rig->be);
-    gpt_forward(&rig->gpt);
-    gpt_logits(&rig->gpt, 0, 1);
-    if (backend_plan_end(&rig->be, error) || gpt_allocate(&rig->gpt, error)) return -1;
-    return checkpoint_load_weights(&rig->gpt, &rig->config, directory, error);
+    model_forward(&planned);
+    model_logits(&rig->model, 0, 1);
+    if (backend_plan_end(&rig->be, error) || model_allocate(&rig->model, error)) return -1;
+    return checkpoint_load_weights(&rig->model, &rig->config, directory, error);
 }
 
 static int write_sequence(struct rig *rig, int64_t sequence) {
     int64_t length = rig->config.data.seq_len;
-    size_t vocabulary = (size_t)rig->gpt.shape.vocab_size;
+    size_t vocabulary = (size_t)rig->model.shape.vocab_size;
     struct backend *be = &rig->be;
-    const struct tensor *logits = &rig->gpt.activations.logits;
-    struct loader_arrays arrays = {.tokens = rig->tokens, .targets = rig->tokens + length};
+    const struct tensor *logits = &rig->model.activations.logits;
+    const struct pass pass = pass_of(rig);
+    struct loader_arrays arrays = {.tokens = rig->batch.host.tokens,
+                                   .targets = rig->batch.host.targets};
     if (loader_batch(&rig->text.loader, &arrays, (uint64_t)sequence, 1, &rig->error)) return -1;
-    backend_upload(be, rig->gpt.activations.tokens, rig->tokens, (size_t)length * sizeof(int32_t));
-    gpt_forward(&rig->gpt);
+    batch_upload(&rig->batch);
+    model_forward(&pass);
     for (int64_t row = 0; row < length; row++) {
-        gpt_logits(&rig->gpt, row, 1);
+        model_logits(&rig->model, row, 1);
         backend_download(be, rig->logits, logits->data, vocabulary * sizeof(float));
         if (fwrite(rig->logits, sizeof(float), vocabulary, rig->out) != vocabulary)
             return fail(&rig->error, "the logits cannot be written");
@@ -66,13 +79,15 @@ static int run(struct rig *rig, char **arguments) {
     if (rig->config.data.seq_len > rig->config.model.n_positions)
         return fail(&rig->error, "%s: its context has %" PRId64 " tokens", arguments[0],
                     rig->config.model.n_positions);
-    if (source_open(&rig->text, &rig->config, arguments[1], true, &rig->error) ||
+    if (source_open(&rig->text, &rig->config, arguments[1], SOURCE_EVALUATION, &rig->error) ||
         open_model(rig, arguments[0]))
         return -1;
-    rig->tokens = malloc(2 * (size_t)rig->config.data.seq_len * sizeof *rig->tokens);
-    rig->logits = malloc((size_t)rig->gpt.shape.vocab_size * sizeof *rig->logits);
+    const struct batch_format format = {
+        .batch = 1, .length = rig->config.data.seq_len, .arrays = BATCH_TARGETS};
+    if (batch_open(&rig->batch, &rig->be, &format, &rig->error)) return -1;
+    rig->logits = malloc((size_t)rig->model.shape.vocab_size * sizeof *rig->logits);
     rig->out = fopen(arguments[3], "wb");
-    if (!rig->tokens || !rig->logits || !rig->out) return fail(&rig->error, "no memory or file");
+    if (!rig->logits || !rig->out) return fail(&rig->error, "no memory or file");
     for (uint64_t i = 0; i < rig->text.loader.sequence_count; i++)
         if (write_sequence(rig, (int64_t)i)) return -1;
     return fclose(rig->out) ? fail(&rig->error, "the logits cannot be written") : 0;

@@ -37,6 +37,7 @@ static struct ranks_world {
     int size, opened, closed;
     bool delays;     /* messages complete after random delays */
     int letters;     /* messages not complete on both sides */
+    int sent;        /* messages of all ranks */
     uint64_t chance; /* random numbers drawn so far */
     struct mailbox boxes[WORLD_RANKS_MAX][WORLD_RANKS_MAX];
 } world = {.mutex = PTHREAD_MUTEX_INITIALIZER};
@@ -90,6 +91,7 @@ static inline void *world_send(const void *data, size_t bytes, int to) {
     pthread_mutex_lock(&world.mutex);
     struct letter *letter = letter_of(&world.boxes[rank_here][to], bytes, true);
     letter->sent = true;
+    world.sent++;
     letter->data = data;
     if (world_chance(2)) {
         letter->copy = malloc(bytes);
@@ -179,7 +181,7 @@ static inline void world_run(int size, size_t staging_bytes, bool delays,
     struct world_thread threads[WORLD_RANKS_MAX];
     world_requires(size >= 1 && size <= WORLD_RANKS_MAX, "too many ranks");
     world.size = size;
-    world.opened = world.closed = 0;
+    world.opened = world.closed = world.sent = 0;
     world.delays = delays;
     for (int i = 0; i < size; i++) {
         threads[i] = (struct world_thread){0, body, argument, staging_bytes};

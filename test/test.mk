@@ -19,19 +19,22 @@ TEST_SOURCES    := $(wildcard test/kernels/*.c) \
 # Tests of every operation and of whole trainings, which also run on the GPU. Sanitizers are too
 # slow for many steps of training.
 DEVICE_TESTS    := $(wildcard test/kernels/*.c) test/model/core/test_gpt_golden.c $(TEST_RUNNER) \
-  test/model/core/test_adapter.c test/model/core/test_dropout.c test/model/core/test_frozen.c \
-  test/model/core/test_layer_stream.c \
+  test/model/pass/test_adapter.c test/model/pass/test_counted.c test/model/core/test_dropout.c \
+  test/model/core/test_frozen.c test/model/core/test_layer_stream.c \
   test/model/core/test_keep_quantized.c test/model/core/test_recipe.c \
-  test/model/core/test_sample_cache.c test/model/core/test_snapshot.c \
+  test/model/task/test_sample_cache.c test/model/optimize/test_snapshot.c \
   $(if $(filter emulated-thread,$(BUILD)),, \
-       test/model/core/test_device_training.c test/model/core/test_launches.c) \
+       test/model/core/test_device_training.c test/model/pass/test_launches.c) \
   $(if $(filter emulated-address emulated-thread,$(BUILD)),,\
-    test/model/core/test_trainer.c test/model/core/test_trainer_overflow.c \
-    test/model/core/test_recompute.c test/model/core/test_masters.c \
-    test/model/core/test_preference_golden.c test/model/core/test_distillation.c \
-    test/model/core/test_sampler.c test/model/core/test_loglikelihood.c) \
+    test/model/optimize/test_trainer.c test/model/optimize/test_trainer_overflow.c \
+    test/model/pass/test_recompute.c test/model/core/test_masters.c \
+    test/model/task/test_preference_golden.c test/model/task/test_policy_golden.c \
+    test/model/task/test_distillation.c \
+    test/model/task/test_sampler.c test/model/task/test_loglikelihood.c) \
   $(if $(filter emulated,$(BUILD)),test/model/cli/test_autotune_program.c)
 
+# Tables of cases leave out what is 0.
+$(OUT)/test/%.o: OPTIONS += -Wno-missing-field-initializers
 ifneq ($(CRITERION),1)
 $(OUT)/test/%.o: OPTIONS += -Itest/plain_criterion
 endif
@@ -78,14 +81,15 @@ $(OUT)/device_tests: $(call object,$(DEVICE_TESTS)) $(LIBRARY)
 	$(call say,LINK)
 	$(LINK) $(WITH_BENCH) $(LIBRARIES) $(TEST_LIBRARIES)
 
-# Programs of one file each. logits prints the logits of a model, for scripts/check_huggingface.sh.
+# Programs of one file each. logits prints a model's logits, for test/external/check_huggingface.sh.
 $(addprefix $(OUT)/,split_all encode_file logits): $(OUT)/%: $(OUT)/test/%.o $(LIBRARY)
 	$(call say,LINK)
 	$(LINK) $(LIBRARIES)
 
 # gpu_bench measures a GPU for scripts/gpu_check.sh; --tiny 1 rehearses it on the emulator.
 BENCH := $(call object,test/gpu_bench.c test/gpu_bench_subject.c \
-                       test/gpu_bench_kernels.c test/gpu_bench_attention.c) $(OUT)/test/gpu_clock.o
+                       test/gpu_bench_kernels.c test/gpu_bench_attention.c \
+                       test/gpu_bench_products.c) $(OUT)/test/gpu_clock.o
 $(OUT)/gpu_bench: $(BENCH) $(LIBRARY)
 $(OUT)/gpu_bench:
 	$(call say,LINK)
@@ -111,7 +115,7 @@ endif
 # The emulated GPU runs those of every operation, of golden runs and snapshots, and those that need it.
 EMULATED_TESTS = $(shell awk -f test/emulated_tests.awk $(TEST_SOURCES) | paste -sd'|')
 SHORT_SUITES = $(shell sed -n 's/^Test.\([a-z0-9_]*\),.*/\1/p' $(wildcard test/kernels/*.c) \
-                 test/model/core/test_gpt_golden.c test/model/core/test_snapshot.c | sort -u | paste -sd'|')
+                 test/model/core/test_gpt_golden.c test/model/optimize/test_snapshot.c | sort -u | paste -sd'|')
 
 #: make test-short     what scripts/test.sh runs: all CPU tests, and the kernels' on the emulated GPU
 # Without the CUDA headers there is no emulated GPU: the CPU's tests of the usual build.
@@ -165,7 +169,7 @@ test-races:
 
 #: make test-isa       the CPU's tests under each set of instructions that is here
 test-isa: $(OUT)/tests $(PROGRAMS)
-	$(USE_PROGRAMS) TESTS=$(OUT)/tests scripts/test_isa.sh
+	$(USE_PROGRAMS) TESTS=$(OUT)/tests test/scripts/test_isa.sh
 
 #: make test-split     every fp32 value as a split master and back
 test-split: $(OUT)/split_all
@@ -181,7 +185,14 @@ endif
 #: make bench          GPT-2 124M (FAMILY=llama: SmolLM2 135M): ms by part, ratio to products
 #: make bench FILTER='rope/*'   the benchmarks that match SUITE/NAME; '*/*' for all
 bench: $(OUT)/tests
-	$(OUT)/tests --bench '$(or $(FILTER),step)' --preset $(if $(filter llama,$(FAMILY)),smollm2-135m,gpt2)
+	$(OUT)/tests --bench '$(or $(FILTER),step/by_operation)' --preset $(if $(filter llama,$(FAMILY)),smollm2-135m,gpt2)
+
+#: make bench-finetune LoRA, QLoRA and all weights of Qwen3 0.6B in bf16: ms by part, ratio to products
+#: make bench-finetune COUNTED=40   the same with 40 percent of the tokens in the loss
+#: make bench-finetune TORCH=python3   LoRA in turns with PEFT, compiled and eager
+bench-finetune: $(OUT)/tests
+	$(if $(TORCH),$(TORCH) test/external/torch_finetune.py --tests $(OUT)/tests,$(OUT)/tests --bench step/finetune) \
+	  --counted $(or $(COUNTED),100)
 
 #: make bench-adamw    the update of that step with each form of its arrays
 bench-adamw: $(OUT)/tests
@@ -194,6 +205,12 @@ bench-passes: $(OUT)/tests
 #: make bench-products each product of that step by each implementation of the library
 bench-products: $(OUT)/tests
 	$(OUT)/tests --bench products
+
+#: make bench-sample   a text and eight of Qwen3 0.6B's shape in bf16; products beside copies
+#: make bench-sample LLAMA=PYTHON   the same beside llama.cpp, by the xllamacpp of that Python
+bench-sample: $(OUT)/tests $(PROGRAMS)
+	$(OUT)/tests --bench few_rows --rows 65536
+	$(USE_PROGRAMS) test/external/sample_bench.py $(if $(LLAMA),--llama $(LLAMA))
 
 #: make bench-ranks    two processes beside one; bytes between them beside memcpy
 bench-ranks: $(OUT)/tests $(if $(MODULE),$(OUT)/train_mpi.so) $(PROGRAMS) $(MODULE)
@@ -216,7 +233,7 @@ FUZZ_SOURCES := $(filter-out data/corpus/block_encoder.c data/corpus/splitter.c,
                 $(call sources_in,model/architecture model/config) \
                 $(wildcard $(addprefix model/io/,config*.c safetensors*.c huggingface*.c)) \
                 $(addprefix model/io/,amax_history.c checkpoint_directory.c checkpoint_manifest.c \
-                  tensor_files.c adapter_config.c adapter_targets.c)
+                  tensor_files.c adapter_config.c adapter_targets.c quantized_tensors.c)
 
 FUZZ_FLAGS   := -std=gnu11 -D_GNU_SOURCE -I. -g -O1 $(WARNINGS) \
                 -fsanitize=address,undefined -fno-sanitize=shift-base -fno-sanitize-recover=all
@@ -255,5 +272,5 @@ coverage:
 	scripts/coverage.sh
 
 .PHONY: test test-short test-once test-split test-isa test-sanitize test-device test-races test-cublaslt \
-        fuzz coverage bench bench-adamw bench-passes bench-products bench-ranks \
-        bench-start bench-checkpoint
+        fuzz coverage bench bench-finetune bench-adamw bench-passes bench-products bench-ranks \
+        bench-sample bench-start bench-checkpoint

@@ -27,7 +27,7 @@ static int count_shard(struct ending **endings, int64_t *answers, const struct t
     const uint64_t count = MIN(shard->count, READ_MAX);
     if (!shard->mask.bits || count == 0) return 0;
     int32_t *tokens = malloc(count * sizeof *tokens);
-    if (!tokens) return fail(error, "out of memory while reading a text");
+    if (!tokens) return fail_memory(error, "a text");
     const int status = token_shard_read(shard, tokens, 0, count, error);
     bool answer = false, before = true;
     for (uint64_t i = 0; status == 0 && i < count; i++) {

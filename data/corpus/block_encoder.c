@@ -55,23 +55,24 @@ void block_encoder_close(struct block_encoder *encoder) {
     *encoder = (struct block_encoder){0};
 }
 
-/* True if the texts before and after the mark are encoded as one. */
-static bool is_joint(const struct block_mark *mark) {
-    return mark->is_rendered && !mark->begins;
+/* True if a text may be divided at a mark. The answers of a pair share the end of their prompt. */
+static bool is_border(const struct block_text *text, const struct block_mark *mark) {
+    return text->has_pairs ? mark->begins && !(mark->first_marks & TOKEN_REJECTED) : !mark->joins;
 }
 
-/* Returns the next position after `least` where a text may be divided: a mark that is not a joint,
- * or a cut between two such marks. */
+/* Returns the next position after `least` where a text may be divided: a border, or a cut between
+ * two of them. */
 static size_t part_end(const struct block_encoder *encoder, const struct block_text *text,
                        size_t least) {
     const struct block_mark *next = text->marks, *last = next + text->mark_count;
     if (least >= text->end) return text->end;
     if (encoder->tokenizer->kind == TOKENIZER_BYTES) return least;
-    while (next < last && (next->at < least || is_joint(next))) next++;
+    while (next < last && (next->at < least || !is_border(text, next))) next++;
     const size_t border = next < last ? next->at : text->end;
-    const size_t cut = border > least ? cut_first(text->block, text->end, least, border - 1,
-                                                  encoder->tokenizer->cuts_before)
-                                      : CUT_NONE;
+    const size_t cut =
+        border > least && !text->has_pairs
+            ? cut_first(text->block, text->end, least, border - 1, encoder->tokenizer->cuts_before)
+            : CUT_NONE;
     return cut == CUT_NONE ? border : cut;
 }
 
@@ -98,12 +99,12 @@ static bool is_long(const struct block_part *part) {
     return part->text.end - part->text.begin > LONG_PART_BYTES;
 }
 
-/* Text of a part that is encoded as one, and the tokens of its beginning. */
-struct run {
+/* Text of a part that is joined, so encoded as one, and the tokens of its beginning. */
+struct joined {
     const struct tokenizer *tokenizer;
     struct tokenizer_encoder *encoder;
     int32_t **tokens;              /* stb_ds array: tokens of the part */
-    const char *text;              /* beginning of the run */
+    const char *text;              /* its beginning */
     const char *end;               /* end of the text that is encoded so far */
     size_t first;                  /* index of its first token */
     const struct block_mark *mark; /* the mark before the text that is added next */
@@ -111,31 +112,32 @@ struct run {
 };
 
 /* Marks the tokens appended last, and the first of them if a document begins with it. */
-static void mark_tokens(struct block_part *part, struct run *run) {
+static void mark_tokens(struct block_part *part, struct joined *joined) {
     const size_t before = part->count, known = arrlenu(part->token_marks);
-    part->count = arrlenu(*run->tokens);
-    if (part->count == before || (run->mark->in_loss && !run->begins && known == 0)) return;
+    part->count = arrlenu(*joined->tokens);
+    if (part->count == before || (joined->mark->in_loss && !joined->begins && known == 0)) return;
     arrsetlen(part->token_marks, part->count);
     memset(part->token_marks + known, TOKEN_COUNTS, before - known);
-    memset(part->token_marks + before, run->mark->in_loss ? TOKEN_COUNTS : 0, part->count - before);
-    part->token_marks[before] |= run->begins;
-    run->begins = 0;
+    memset(part->token_marks + before, joined->mark->in_loss ? TOKEN_COUNTS : 0,
+           part->count - before);
+    part->token_marks[before] |= joined->begins;
+    joined->begins = 0;
 }
 
-/* Begins a run at a position of the text. */
-static void begin_run(struct run *run, const char *text) {
-    run->text = run->end = text;
-    run->first = arrlenu(*run->tokens);
+/* Begins a joined text at a position of the text. */
+static void begin_joined(struct joined *joined, const char *text) {
+    joined->text = joined->end = text;
+    joined->first = arrlenu(*joined->tokens);
 }
 
-/* Returns the bytes of the text before run->end that the tokens from `from` on stand for, or 0 if
- * that text was changed before it was encoded. */
-static size_t text_of_tokens(const struct run *run, size_t from) {
+/* Returns the bytes of the text before `end` that tokens [from, to) stand for, or 0 if that text
+ * was changed before it was encoded or has characters without a token. */
+static size_t text_of_tokens(const struct joined *joined, size_t from, size_t to, const char *end) {
     size_t bytes = 0, size;
-    for (size_t i = arrlenu(*run->tokens); i-- > from;) {
-        const uint8_t *name = tokenizer_bytes(run->tokenizer, (*run->tokens)[i], &size);
-        if (size > (size_t)(run->end - run->text) - bytes ||
-            memcmp(run->end - bytes - size, name, size) != 0)
+    while (to-- > from) {
+        const uint8_t *name = tokenizer_bytes(joined->tokenizer, (*joined->tokens)[to], &size);
+        if (size > (size_t)(end - joined->text) - bytes ||
+            memcmp(end - bytes - size, name, size) != 0)
             return 0;
         bytes += size;
     }
@@ -144,97 +146,99 @@ static size_t text_of_tokens(const struct run *run, size_t from) {
 
 /* Encodes the text of the last `window` tokens up to `end` again, after the tokens so far. Tokens
  * do not depend on text far before them: if one of the first new tokens begins where an old one
- * does, and half a window of tokens after it are equal, the run goes on with the new ones. Sets
+ * does, and half a window of tokens after it are equal, the text goes on with the new ones. Sets
  * *kept to the number of tokens before these, and *next to the index of the first. Returns
  * RESULT_NONE, with the tokens as they were, if the tokens differ. */
-static int encode_window(struct block_part *part, struct run *run, const char *end, size_t window,
-                         size_t *kept, size_t *next) {
-    const size_t known = arrlenu(*run->tokens);
-    const size_t bytes = text_of_tokens(run, known - window);
+static int encode_window(struct block_part *part, struct joined *joined, const char *end,
+                         size_t window, size_t *kept, size_t *next) {
+    const size_t known = arrlenu(*joined->tokens);
+    const size_t bytes = text_of_tokens(joined, known - window, known, joined->end);
     if (bytes == 0) return RESULT_NONE;
-    const char *text = run->end - bytes;
-    if (tokenizer_encode(run->encoder, run->tokens, text, (size_t)(end - text),
-                         run->mark->is_rendered, &part->error))
+    const char *text = joined->end - bytes;
+    if (tokenizer_encode(joined->encoder, joined->tokens, text, (size_t)(end - text),
+                         !joined->mark->is_plain, &part->error))
         return -1;
-    const int32_t *tokens = *run->tokens;
+    const int32_t *tokens = *joined->tokens;
     size_t old = known - window, new = known, size, total = 0;
-    for (size_t i = known; i < arrlenu(*run->tokens); i++) {
-        tokenizer_bytes(run->tokenizer, tokens[i], &size);
+    for (size_t i = known; i < arrlenu(*joined->tokens); i++) {
+        tokenizer_bytes(joined->tokenizer, tokens[i], &size);
         total += size;
     }
     /* Some tokenizers add a space to the beginning, so the new tokens begin before the text. */
     size_t old_at = total - (size_t)(end - text), new_at = 0;
-    while (old_at != new_at && old < known - window / 2 && new < arrlenu(*run->tokens)) {
-        tokenizer_bytes(run->tokenizer, tokens[new_at < old_at ? new : old], &size);
+    while (old_at != new_at && old < known - window / 2 && new < arrlenu(*joined->tokens)) {
+        tokenizer_bytes(joined->tokenizer, tokens[new_at < old_at ? new : old], &size);
         if (new_at < old_at) new_at += size, new ++;
         else old_at += size, old++;
     }
     const size_t equal = window / 2;
-    if (old_at == new_at && old + equal <= known && new + equal <= arrlenu(*run->tokens) &&
-        memcmp(tokens + old, tokens + new, equal * sizeof *tokens) == 0) {
+    if (old_at == new_at && old + equal <= known && new + equal <= arrlenu(*joined->tokens) &&
+        memcmp(tokens + old, tokens + new, equal * sizeof *tokens) == 0 &&
+        text_of_tokens(joined, new, arrlenu(*joined->tokens), end) ==
+            (size_t)(end - joined->end) + text_of_tokens(joined, old, known, joined->end)) {
         *kept = old, *next = new;
         return 0;
     }
-    arrsetlen(*run->tokens, known);
+    arrsetlen(*joined->tokens, known);
     return RESULT_NONE;
 }
 
-/* Encodes the run up to `end`, like encode_window, or from its beginning if it is short. */
-static int encode_run(struct block_part *part, struct run *run, const char *end, size_t *kept,
-                      size_t *next) {
+/* Encodes the joined text up to `end`, like encode_window, or from its beginning if it is short. */
+static int encode_joined(struct block_part *part, struct joined *joined, const char *end,
+                         size_t *kept, size_t *next) {
     enum { SHORT_RUN = 1024, WINDOW = 128, WINDOW_GROWTH = 8 };
-    const size_t known = arrlenu(*run->tokens), count = known - run->first;
+    const size_t known = arrlenu(*joined->tokens), count = known - joined->first;
     for (size_t window = WINDOW; count > SHORT_RUN && window < count; window *= WINDOW_GROWTH) {
-        const int status = encode_window(part, run, end, window, kept, next);
+        const int status = encode_window(part, joined, end, window, kept, next);
         if (status != RESULT_NONE) return status;
     }
-    *kept = run->first, *next = known;
-    return tokenizer_encode(run->encoder, run->tokens, run->text, (size_t)(end - run->text),
-                            run->mark->is_rendered, &part->error);
+    *kept = joined->first, *next = known;
+    return tokenizer_encode(joined->encoder, joined->tokens, joined->text,
+                            (size_t)(end - joined->text), !joined->mark->is_plain, &part->error);
 }
 
-/* The text after a special token is encoded as if nothing else stood before that token, so a run
- * that ends with one is continued by a run that begins with it. */
-static void shorten_run(struct run *run, const char *end) {
-    const size_t count = arrlenu(*run->tokens);
+/* The text after a special token is encoded as if nothing else stood before that token, so a
+ * joined text that ends with one is continued by one that begins with it. */
+static void shorten_joined(struct joined *joined, const char *end) {
+    const size_t count = arrlenu(*joined->tokens);
     size_t size;
-    if (count == run->first) return;
-    const int32_t last = (*run->tokens)[count - 1];
-    const uint8_t *name = tokenizer_bytes(run->tokenizer, last, &size);
-    if (tokenizer_special(run->tokenizer, name, size) != last || size > (size_t)(end - run->text) ||
-        memcmp(end - size, name, size) != 0)
+    if (count == joined->first) return;
+    const int32_t last = (*joined->tokens)[count - 1];
+    const uint8_t *name = tokenizer_bytes(joined->tokenizer, last, &size);
+    if (tokenizer_special(joined->tokenizer, name, size) != last ||
+        size > (size_t)(end - joined->text) || memcmp(end - size, name, size) != 0)
         return;
-    run->text = end - size;
-    run->first = count - 1;
+    joined->text = end - size;
+    joined->first = count - 1;
 }
 
-/* Encodes a run up to `end`. Tokens of its beginning that the added text does not change keep their
- * marks; a token of both texts gets those of the added one. */
-static int extend_run(struct block_part *part, struct run *run, const char *end) {
-    const size_t known = arrlenu(*run->tokens);
+/* Encodes a joined text up to `end`. Tokens of its beginning that the added text does not change
+ * keep their marks; a token of both texts gets those of the added one. */
+static int extend_joined(struct block_part *part, struct joined *joined, const char *end) {
+    const size_t known = arrlenu(*joined->tokens);
     size_t same, next;
-    if (encode_run(part, run, end, &same, &next)) return -1;
-    int32_t *tokens = *run->tokens;
+    if (encode_joined(part, joined, end, &same, &next)) return -1;
+    int32_t *tokens = *joined->tokens;
     const size_t count = arrlenu(tokens);
     while (same < known && next < count && tokens[same] == tokens[next]) same++, next++;
-    if (known > run->first) {
-        if (same == run->first && arrlenu(part->token_marks) > same)
-            run->begins |= part->token_marks[same] & ~TOKEN_COUNTS;
+    if (known > joined->first) {
+        if (same == joined->first && arrlenu(part->token_marks) > same)
+            joined->begins |= part->token_marks[same] & ~TOKEN_COUNTS;
         memmove(tokens + same, tokens + next, (count - next) * sizeof *tokens);
-        arrsetlen(*run->tokens, same + count - next);
+        arrsetlen(*joined->tokens, same + count - next);
         if (arrlenu(part->token_marks) > same) arrsetlen(part->token_marks, same);
         part->count = same;
     }
-    run->end = end;
-    mark_tokens(part, run);
-    if (run->mark->is_rendered) shorten_run(run, end);
+    joined->end = end;
+    mark_tokens(part, joined);
+    if (!joined->mark->is_plain) shorten_joined(joined, end);
     return 0;
 }
 
 /* Appends the tokens of the mark's separator. */
-static int put_separator(struct block_part *part, struct run *run) {
-    const struct tokenizer *tokenizer = run->tokenizer;
-    const enum separator separator = (enum separator)run->mark->separator;
+static int put_separator(struct block_part *part, struct joined *joined) {
+    const struct tokenizer *tokenizer = joined->tokenizer;
+    const enum separator separator = (enum separator)joined->mark->separator;
     const bool marks_documents = part->text.marks_documents;
     const bool ends_answer = separator == SEPARATOR_EOS;
     const int token = separator == SEPARATOR_END_OF_TEXT ? tokenizer->end_of_text
@@ -245,15 +249,36 @@ static int put_separator(struct block_part *part, struct run *run) {
     const bool is_first =
         separator == SEPARATOR_END_OF_TEXT || (begins_next && !part->text.has_pairs);
     if (is_first && marks_documents)
-        run->begins |= ends_answer ? TOKEN_BEGINS : run->mark->first_marks;
-    if (token >= 0) arrput(*run->tokens, token);
+        joined->begins |= ends_answer ? TOKEN_BEGINS : joined->mark->first_marks;
+    if (token >= 0) arrput(*joined->tokens, token);
     else if ((separator == SEPARATOR_EMPTY_LINE || ends_answer) &&
-             tokenizer_encode(run->encoder, run->tokens, "\n\n", 2, false, &part->error))
+             tokenizer_encode(joined->encoder, joined->tokens, "\n\n", 2, false, &part->error))
         return -1;
-    mark_tokens(part, run);
-    if (run->mark->begins && !is_first && separator != SEPARATOR_SHARED && marks_documents)
-        run->begins |= run->mark->first_marks;
+    mark_tokens(part, joined);
+    if (joined->mark->begins && !is_first && separator != SEPARATOR_SHARED && marks_documents)
+        joined->begins |= joined->mark->first_marks;
     return 0;
+}
+
+/* Returns the index of the first token from `at` on that has one of the marks. */
+static size_t find_marked(const struct block_part *part, size_t at, int marks) {
+    while (at < part->count && !(part->token_marks[at] & marks)) at++;
+    return at;
+}
+
+/* A token that spans the end of a prompt belongs to its answer. It does so in both answers of a
+ * pair if it does in one, as in TRL, which compares what follows the same tokens. */
+static void align_answers(struct block_part *part) {
+    size_t chosen = find_marked(part, 0, TOKEN_BEGINS), rejected;
+    for (; chosen < part->count; chosen = find_marked(part, rejected + 1, TOKEN_BEGINS)) {
+        rejected = find_marked(part, chosen + 1, TOKEN_BEGINS);
+        if (rejected == part->count) break;
+        if (part->token_marks[rejected] & TOKEN_LABEL) continue;
+        const size_t ends[] = {find_marked(part, chosen, TOKEN_COUNTS) - chosen,
+                               find_marked(part, rejected, TOKEN_COUNTS) - rejected};
+        for (size_t i = ends[1]; i < ends[0]; i++) part->token_marks[chosen + i] |= TOKEN_COUNTS;
+        for (size_t i = ends[0]; i < ends[1]; i++) part->token_marks[rejected + i] |= TOKEN_COUNTS;
+    }
 }
 
 /* Tokens are first written to an array that stays in the CPU cache. At 32 bits each, the tokens of
@@ -262,25 +287,26 @@ static void encode_part(struct block_encoder *all, int thread, const struct shar
                         struct block_part *part) {
     const struct block_text *text = &part->text;
     int32_t **tokens = &all->tokens[thread];
-    struct run run = {.tokenizer = all->tokenizer,
-                      .encoder = all->encoders[thread],
-                      .tokens = tokens,
-                      .mark = &text->before};
+    struct joined joined = {.tokenizer = all->tokenizer,
+                            .encoder = all->encoders[thread],
+                            .tokens = tokens,
+                            .mark = &text->before};
     arrsetlen(*tokens, 0);
     arrsetlen(part->token_marks, 0);
     part->count = 0;
     part->status = 0;
-    begin_run(&run, text->block + text->begin);
+    begin_joined(&joined, text->block + text->begin);
     for (size_t i = 0; i <= text->mark_count && !part->status; i++) {
         const struct block_mark *mark = i < text->mark_count ? &text->marks[i] : NULL;
         const char *end = text->block + (mark ? mark->at : text->end);
-        if (end > run.text) part->status = extend_run(part, &run, end);
+        if (end > joined.text) part->status = extend_joined(part, &joined, end);
         if (!mark || part->status) break;
-        run.mark = mark;
-        if (is_joint(mark)) continue;
-        part->status = put_separator(part, &run);
-        begin_run(&run, end);
+        joined.mark = mark;
+        if (mark->joins) continue;
+        part->status = put_separator(part, &joined);
+        begin_joined(&joined, end);
     }
+    if (text->has_pairs && all->tokenizer->kind != TOKENIZER_BYTES) align_answers(part);
     arrsetlen(part->packed, part->count * shard_writer_token_bytes(writer));
     shard_writer_pack(writer, part->packed, *tokens, part->count);
     if (arrcap(*tokens) * sizeof **tokens > KEPT_BYTES_MAX) arrfree(*tokens);

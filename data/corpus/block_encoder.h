@@ -15,7 +15,8 @@
 /* Tokens that are written at a mark, before the text after it. */
 enum separator {
     SEPARATOR_NONE,
-    SEPARATOR_SHARED, /* nothing: the token that ended the answer before also begins the text */
+    SEPARATOR_IN_TEXT, /* nothing: the text names the token itself */
+    SEPARATOR_SHARED,  /* nothing: the token that ended the answer before also begins the text */
     SEPARATOR_END_OF_TEXT,
     SEPARATOR_EMPTY_LINE,
     SEPARATOR_STOP, /* ends a text, where the tokenizer has another token than end_of_text for it */
@@ -23,16 +24,18 @@ enum separator {
 };
 
 /* A position in a block between two texts: the beginning of a document, the end of a document, or a
- * border between text that counts in the loss and text that does not. They are encoded separately,
- * except within a rendered row. */
+ * border within a row. The texts of a row are encoded as one, except between text in which special
+ * tokens are recognized and text in which they are not. */
 struct block_mark {
     uint32_t at;
     uint8_t separator;   /* an enum separator */
     uint8_t in_loss;     /* true if the separator and the text after it count in the loss */
     uint8_t begins;      /* true if a document begins here, */
     uint8_t first_marks; /* and these are the marks of its first token (TOKEN_BEGINS ...) */
-    uint8_t is_row;      /* true if the document is separated as a row of JSON Lines */
-    uint8_t is_rendered; /* true if the text after it is part of a rendered row */
+    uint8_t is_row;      /* true if the document is separated as a row of JSON Lines, */
+    uint8_t is_rendered; /* and true if its text holds all its special tokens */
+    uint8_t joins;       /* true if the text after it is encoded together with the text before */
+    uint8_t is_plain;    /* true if special tokens are not recognized in the text after it */
 };
 
 /* A range of a block that one writer receives. */

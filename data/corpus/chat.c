@@ -122,7 +122,7 @@ const struct chat_template *chat_template_of(const struct tokenizer *tokenizer) 
 static struct segment trimmed(const struct jsonl_member *content) {
     size_t size = utf8_trim_end(content->text, content->size);
     size_t from = utf8_skip_space(content->text, size);
-    return (struct segment){content->text + from, size - from, false};
+    return segment_of(content->text + from, size - from, false);
 }
 
 static bool spells(const struct jsonl_member *value, const char *name) {
@@ -141,7 +141,7 @@ bool chat_is_assistant(const struct jsonl_member *role) {
 }
 
 static int check(const struct chat_template *chat, const struct jsonl_member *values, size_t count,
-                 struct error *error) {
+                 size_t first, struct error *error) {
     const bool has_system = count > 0 && role_of(&values[0]) == SYSTEM;
     bool any_answer = false;
     for (size_t i = 0; i < count; i++) {
@@ -149,7 +149,7 @@ static int check(const struct chat_template *chat, const struct jsonl_member *va
         if (role == ROLES)
             return fail(error,
                         "message %zu: unknown role \"%.*s\"; known are system, user (or human) and "
-                        "assistant (or gpt)",
+                        "assistant (or gpt); scripts/render_chat.py renders others",
                         i + 1, values[2 * i].size < 50 ? (int)values[2 * i].size : 50,
                         values[2 * i].text);
         const enum role turn = (i - has_system) % 2 == 0 ? USER : ASSISTANT;
@@ -160,13 +160,14 @@ static int check(const struct chat_template *chat, const struct jsonl_member *va
                         i + 1, role_names[role], role_names[turn]);
         if (role == ASSISTANT && trimmed(&values[2 * i + 1]).size == 0)
             return fail(error, "message %zu: the assistant's content is empty", i + 1);
-        any_answer |= role == ASSISTANT;
+        any_answer |= role == ASSISTANT && i >= first && !values[2 * i + 1].untrained;
     }
     return any_answer ? 0 : fail(error, "there is no message of the assistant to train on");
 }
 
 static void put(struct segment **segments, const char *text, bool in_loss) {
-    const struct segment segment = {text, strlen(text), in_loss};
+    struct segment segment = segment_of(text, strlen(text), in_loss);
+    segment.is_template = true;
     if (segment.size > 0) arrput(*segments, segment);
 }
 
@@ -181,12 +182,12 @@ static void put_messages(const struct chat_template *chat, const struct jsonl_me
         const enum role role = role_of(&values[2 * i]);
         const struct turn *turn = &chat->turns[role];
         const struct jsonl_member *content = &values[2 * i + 1];
-        struct segment segment = {content->text, content->size, false};
+        struct segment segment = segment_of(content->text, content->size, false);
         if (chat->trims[role]) segment = trimmed(content);
-        segment.in_loss = role == ASSISTANT && i >= first;
+        segment.in_loss = role == ASSISTANT && i >= first && !content->untrained;
         put(segments, turn->begin, false);
         if (moves_system && i == host) {
-            arrput(*segments, ((struct segment){values[1].text, values[1].size, false}));
+            arrput(*segments, segment_of(values[1].text, values[1].size, false));
             put(segments, chat->turns[SYSTEM].end, false);
         }
         if (role == ASSISTANT) put(segments, chat->lead, segment.in_loss);
@@ -198,10 +199,14 @@ static void put_messages(const struct chat_template *chat, const struct jsonl_me
 
 int chat_render_from(const struct chat_template *chat, const struct jsonl_member *values,
                      size_t count, size_t first, struct segment **segments, struct error *error) {
-    if (check(chat, values, count, error)) return -1;
+    if (check(chat, values, count, first, error)) return -1;
     put(segments, chat->begin, false);
     put_messages(chat, values, count, first, segments);
     return 0;
+}
+
+bool chat_begins_with_system(const struct chat_template *chat, const struct segment *first) {
+    return first[*chat->begin != '\0'].text == chat->turns[SYSTEM].begin;
 }
 
 int chat_render(const struct chat_template *chat, const struct jsonl_member *values, size_t count,

@@ -14,7 +14,13 @@ struct segment {
     const char *text; /* [size] */
     size_t size;
     bool in_loss;
+    bool is_template; /* true for text of a template, false for text of the row */
+    bool is_plain;    /* true if special tokens are not recognized in it */
 };
+
+static inline struct segment segment_of(const char *text, size_t size, bool in_loss) {
+    return (struct segment){.text = text, .size = size, .in_loss = in_loss};
+}
 
 struct chat_template;
 
@@ -27,9 +33,12 @@ const struct chat_template *chat_template_of(const struct tokenizer *tokenizer);
 /* True if a message of this role is an answer of the assistant. */
 bool chat_is_assistant(const struct jsonl_member *role);
 
+/* True if the first segment of a rendered conversation begins a message of the system. */
+bool chat_begins_with_system(const struct chat_template *chat, const struct segment *first);
+
 /* Appends a conversation to *segments, an stb_ds array. values [2 * count]: role and content of
- * each message in turn. Only the contents of the assistant and the tokens that end them count in
- * the loss. Segments refer to the values' text.
+ * each message in turn. Only the contents of the assistant, unless marked untrained, and the tokens
+ * that end them count in the loss. Segments refer to the values' text.
  *
  * Fails, with the number of the message, if a role is unknown or, for Mistral and Gemma, not in
  * turn, if an answer of the assistant is blank, and if there is none. */

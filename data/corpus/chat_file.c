@@ -8,6 +8,7 @@
 
 #include "data/util/files.h"
 #include "data/util/json.h"
+#include "data/util/note.h"
 #include "data/util/utf8.h"
 
 enum { TEMPLATE_MAX_BYTES = 1 << 20 };
@@ -40,22 +41,46 @@ int chat_file_read(char **text, const char *directory, struct error *error) {
     return *text ? 0 : RESULT_NONE;
 }
 
-/* True if the texts are equal, but for white space at their ends. */
-static bool same_text(const char *a, const char *b) {
-    const size_t size = utf8_trim_end(a, strlen(a));
-    return size == utf8_trim_end(b, strlen(b)) && memcmp(a, b, size) == 0;
+/* Removes what does not change the text that a template renders: white space in tags, the line feed
+ * after a block, and quotes and the signs between joined strings. */
+static void normalize(char *text) {
+    char *to = text, quote = 0;
+    bool tag = false;
+    for (const char *from = text; *from; from++) {
+        const bool ends = tag && !quote && *from == '}' && strchr("%}", from[-1]);
+        if (quote ? *from == quote : tag && strchr("'\"", *from)) quote = quote ? 0 : *from;
+        else if (quote && strncmp(from, "\\n", 2) == 0) *to++ = '\n', from++;
+        else if (!tag || quote || !strchr(" +\n\t\r", *from)) *to++ = *from;
+        tag = quote || (tag ? !ends : *from == '{' && (from[1] == '{' || from[1] == '%'));
+        if (ends && from[-1] == '%' && from[1] == '\n') from++;
+    }
+    *to = '\0';
+    text[utf8_trim_end(text, strlen(text))] = '\0';
 }
 
-void chat_file_note(FILE *out, const char *prefix, const char *directory,
-                    const struct chat_template *chat) {
+/* Removes the message of the system that templates like SmolLM2's add to chats without one, from a
+ * normalized template. Returns true if it does. */
+static bool remove_added_system(char *text) {
+    char *begin = strstr(text, "{%ifloop.firstandmessages[0][role]!=system%}{{");
+    const char *end = begin ? strstr(begin, "{%endif%}") : NULL;
+    if (end) memmove(begin, end + strlen("{%endif%}"), strlen(end) - strlen("{%endif%}") + 1);
+    return end;
+}
+
+bool chat_file_note(FILE *out, const char *directory, const struct chat_template *chat,
+                    bool without_system) {
     struct error ignored;
     char *text, shown[FILE_SHOWN_MAX];
-    if (!directory || chat_file_read(&text, directory, &ignored)) return;
-    if (!same_text(text, chat_template_text(chat)))
-        fprintf(out,
-                "%snote: %s has a chat template of its own, and this uses the built-in one of %s\n"
-                "%snote: if they differ, prepare the chats with scripts/render_chat.py, which uses "
-                "the model's own\n",
-                prefix, file_path_shown(shown, directory), chat_template_name(chat), prefix);
+    if (!directory || chat_file_read(&text, directory, &ignored)) return false;
+    char *built_in = strdup(chat_template_text(chat));
+    normalize(text);
+    if (built_in) normalize(built_in);
+    const bool adds = remove_added_system(text) && without_system;
+    const bool differs = adds || !built_in || strcmp(text, built_in) != 0;
+    if (differs)
+        note(out, "note", "%s has a chat template of its own, and this uses the built-in one of %s",
+             file_path_shown(shown, directory), chat_template_name(chat));
+    free(built_in);
     free(text);
+    return differs;
 }

@@ -1,6 +1,7 @@
 /* The chat template in the folder of a tokenizer, as transformers finds it. */
 #pragma once
 
+#include <stdbool.h>
 #include <stdio.h>
 
 #include "data/corpus/chat.h"
@@ -13,8 +14,9 @@
  * RESULT_NONE, with *text NULL, if there is none. */
 int chat_file_read(char **text, const char *directory, struct error *error);
 
-/* Prints a note, after `prefix`, if the folder has a template that is not the text of
- * chat_template_text: its chats may differ from those of the built-in template. directory NULL:
- * none. */
-void chat_file_note(FILE *out, const char *prefix, const char *directory,
-                    const struct chat_template *chat);
+/* Prints a note if the folder has a template whose chats may differ from those of
+ * the built-in one: another text than that of chat_template_text, apart from white space, joined
+ * strings, and a message of the system that it adds to chats without one. without_system: there are
+ * such chats. Returns true if it does. directory NULL: none. */
+bool chat_file_note(FILE *out, const char *directory, const struct chat_template *chat,
+                    bool without_system);

@@ -22,10 +22,11 @@ static const char END_OF_TEXT[] = "<|endoftext|>", BYTE_ORDER_MARK[] = "\xef\xbb
 int documents_open(struct documents *documents, const struct inputs *inputs, const char *field,
                    const struct tokenizer *tokenizer, struct error *error) {
     *documents = (struct documents){.inputs = inputs, .fd = -1};
+    documents->lacking = tokenizer ? tokenizer_lacking(tokenizer) : NULL;
     documents->capacity = BUFFER_BYTES;
     documents->row_bytes_max = DOCUMENT_ROW_BYTES_MAX;
     documents->buffer = malloc(documents->capacity);
-    if (!documents->buffer) return fail(error, "out of memory while reading text");
+    if (!documents->buffer) return fail_memory(error, "text");
     return rows_open(&documents->rows, field, tokenizer, error);
 }
 
@@ -89,12 +90,28 @@ static bool begins_like_json(const char *bytes, size_t size) {
     return true;
 }
 
-/* Looks at the first bytes of an input for notes about it. */
-static void inspect(struct documents *documents, const char *bytes, size_t size) {
+/* True if the first line of a text could be the names of a table's columns. */
+static bool begins_like_table(const char *bytes, size_t size) {
+    static const char allowed[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_\",\t";
+    bool several = false;
+    size_t at = 0;
+    for (; at < size && bytes[at] && strchr(allowed, bytes[at]); at++)
+        several |= bytes[at] == ',' || bytes[at] == '\t';
+    return several && at < size && (bytes[at] == '\n' || bytes[at] == '\r');
+}
+
+/* Checks the first bytes of an input, and keeps what notes say about them. */
+static int inspect(struct documents *documents, const char *bytes, size_t size,
+                   struct error *error) {
+    if (documents->fd == STDIN_FILENO && inputs_check_first_bytes(bytes, size, error)) return -1;
     if (is_binary(bytes, size) && documents->binary++ == 0)
         documents->first_binary = input_name(documents);
-    if (!current(documents)->is_jsonl && !documents->json_text && begins_like_json(bytes, size))
-        documents->json_text = input_name(documents);
+    if (current(documents)->is_jsonl || documents->misread) return 0;
+    documents->misread_as_json = begins_like_json(bytes, size);
+    if (documents->misread_as_json || begins_like_table(bytes, size))
+        documents->misread = input_name(documents);
+    return 0;
 }
 
 /* Moves the unread bytes to the front of the buffer and reads more after them. */
@@ -113,7 +130,8 @@ static int read_more(struct documents *documents, struct error *error) {
         if (got < 0)
             return fail(error, "cannot read %.*s: %s\ncheck the file", NAME_SHOWN,
                         input_name(documents), strerror(errno));
-        if (documents->unread) inspect(documents, documents->buffer, (size_t)got);
+        if (documents->unread && inspect(documents, documents->buffer, (size_t)got, error))
+            return -1;
         documents->unread = false;
         documents->at_end = got == 0;
         documents->filled += (size_t)got;
@@ -152,8 +170,11 @@ static int next_of_text(struct documents *documents, struct document_piece *piec
                 size = left < separator_size ? 0 : left - (separator_size - 1);
         }
         if (size > 0) {
-            *piece =
-                (struct document_piece){text, size, .begins = documents->begins, .in_loss = true};
+            *piece = (struct document_piece){.text = text,
+                                             .size = size,
+                                             .begins = documents->begins,
+                                             .in_loss = true,
+                                             .is_plain = true};
             documents->begins = false;
             documents->at += size;
             return 0;
@@ -178,7 +199,7 @@ static int read_more_of_row(struct documents *documents, struct error *error) {
     if (check_row_size(documents, left, error)) return -1;
     if (left == documents->capacity) {
         char *grown = realloc(documents->buffer, 2 * documents->capacity);
-        if (!grown) return fail(error, "out of memory while reading a row of JSON Lines");
+        if (!grown) return fail_memory(error, "a row of JSON Lines");
         documents->buffer = grown;
         documents->capacity *= 2;
     }
@@ -323,7 +344,7 @@ static int bad_row(struct documents *documents, const char *row, size_t size, si
 
 /* Reads a row. Returns 1 if it is bad and skipped. */
 static int read_row(struct documents *documents, char *row, size_t size, struct error *error) {
-    const bool undecided = !documents->rows.kind;
+    const bool undecided = !documents->rows.type;
     size_t column;
     const int status = rows_parse(&documents->rows, row, size, &column, error);
     documents->next_segment = documents->next_document = 0;
@@ -335,7 +356,7 @@ static int read_row(struct documents *documents, char *row, size_t size, struct 
                     documents->begin.line, what);
     }
     if (bad_row(documents, row, size, column, error)) return -1;
-    if (undecided) documents->rows.kind = NULL;
+    if (undecided) documents->rows.type = NULL;
     return 1;
 }
 
@@ -350,6 +371,7 @@ static void take_segment(struct documents *documents, struct document_piece *pie
                                      .begins = begins,
                                      .is_row = true,
                                      .in_loss = rows->texts.segments[index].in_loss,
+                                     .is_plain = rows->texts.segments[index].is_plain,
                                      .form = rows_form(rows),
                                      .marks = begins ? rows->texts.documents[next].marks : 0};
     documents->next_document += begins;
@@ -390,7 +412,8 @@ static int next_of_rows(struct documents *documents, struct document_piece *piec
     }
 }
 
-int documents_next(struct documents *documents, struct document_piece *piece, struct error *error) {
+static int next_piece(struct documents *documents, struct document_piece *piece,
+                      struct error *error) {
     if (documents->next_segment < arrlenu(documents->rows.texts.segments)) {
         take_segment(documents, piece);
         return 0;
@@ -409,4 +432,27 @@ int documents_next(struct documents *documents, struct document_piece *piece, st
         if (status != RESULT_NONE) return status;
         close_input(documents);
     }
+}
+
+/* Remembers the place of the first byte without a token. */
+static void keep_first_lacking(struct documents *documents, uint8_t byte) {
+    snprintf(documents->first_lacking, sizeof documents->first_lacking,
+             "0x%02x in %.*s, line %" PRIu64, (unsigned)byte, NAME_SHOWN, input_name(documents),
+             documents->begin.line);
+}
+
+/* Counts the bytes of a piece that have no token. In a text file begin.line counts its lines. */
+static void count_lacking(struct documents *documents, const struct document_piece *piece) {
+    for (size_t i = 0; i < piece->size; i++) {
+        const uint8_t byte = (uint8_t)piece->text[i];
+        if (documents->lacking[byte] && documents->lacking_count++ == 0)
+            keep_first_lacking(documents, byte);
+        documents->begin.line += byte == '\n' && !piece->is_row;
+    }
+}
+
+int documents_next(struct documents *documents, struct document_piece *piece, struct error *error) {
+    const int status = next_piece(documents, piece, error);
+    if (status == 0 && documents->lacking) count_lacking(documents, piece);
+    return status;
 }

@@ -28,6 +28,7 @@ struct document_piece {
     bool in_loss;     /* true if the piece counts in the loss */
     enum document_form form;
     uint8_t marks; /* of the document's first token if it begins one of a pair, or 0 */
+    bool is_plain; /* true if special tokens are not recognized in it */
 };
 
 struct row_place {
@@ -37,6 +38,7 @@ struct row_place {
 
 struct documents {
     const struct inputs *inputs;
+    const bool *lacking;  /* [256] bytes without a token, or NULL */
     struct rows rows;     /* what rows of JSON Lines are */
     bool split_documents; /* recognize <|endoftext|> and byte order marks in text files */
     bool skip_bad_rows;   /* count bad rows instead of failing */
@@ -54,9 +56,12 @@ struct documents {
     uint64_t row_count;          /* number of rows read from all inputs */
     uint64_t bad_rows;           /* number of rows skipped */
     char *first_bad_row;         /* message about the first of them, or NULL */
-    const char *json_text;       /* name of an input read as text that begins like JSON, or NULL */
+    const char *misread;         /* name of the first input read as text that begins like rows */
+    bool misread_as_json;        /* they begin like JSON, else like a table */
     uint64_t binary;             /* number of inputs that begin with NUL bytes or invalid UTF-8 */
     const char *first_binary;    /* name of the first of them, or NULL */
+    uint64_t lacking_count;      /* bytes without a token in all texts */
+    char first_lacking[600];     /* the first of them and its place */
     size_t row_bytes_max;        /* DOCUMENT_ROW_BYTES_MAX; smaller in tests */
 };
 

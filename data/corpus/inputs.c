@@ -19,14 +19,24 @@ enum { NAME_SHOWN = 400 };
 const char *const inputs_endings[] = {".txt", ".text",  ".md",     ".markdown",
                                       ".rst", ".jsonl", ".ndjson", NULL};
 
-/* Compressed files, and the commands that unpack them to standard output. */
+/* Compressed files, their first bytes, and the commands that unpack them to standard output. */
 static const struct {
-    const char *ending, *command;
-} PACKED[] = {{".gz", "gzip -dc"},
-              {".bz2", "bzip2 -dc"},
-              {".xz", "xz -dc"},
-              {".zst", "zstd -dc"},
-              {".zip", "unzip -p"}};
+    const char *ending, *magic, *command;
+} PACKED[] = {{".gz", "\x1f\x8b", "gzip -dc"},
+              {".bz2", "BZh", "bzip2 -dc"},
+              {".xz", "\xfd\x37zXZ", "xz -dc"},
+              {".zst", "\x28\xb5\x2f\xfd", "zstd -dc"},
+              {".zip", "PK\3\4", "unzip -p"}};
+
+/* Tables that scripts/rows.py reads, and their first bytes; NULL: text. */
+static const struct {
+    const char *ending, *magic;
+} TABLES[] = {{".csv", NULL}, {".tsv", NULL}, {".parquet", "PAR1"}, {".arrow", "ARROW1"}};
+
+enum {
+    PACKED_COUNT = sizeof PACKED / sizeof *PACKED,
+    TABLE_COUNT = sizeof TABLES / sizeof *TABLES
+};
 
 struct folder_id {
     dev_t device;
@@ -36,6 +46,7 @@ struct folder_id {
 struct search {
     struct inputs *inputs;
     bool all_jsonl;
+    bool tables;              /* the folder that is being searched holds tables */
     char path[FILE_PATH_MAX]; /* current path of the search */
     struct {
         struct folder_id key;
@@ -48,33 +59,79 @@ static bool ends_in(const char *name, const char *ending) {
     return length > end && strcasecmp(name + length - end, ending) == 0;
 }
 
+static bool begins_with(const char *bytes, size_t size, const char *magic) {
+    const size_t length = strlen(magic);
+    return size >= length && memcmp(bytes, magic, length) == 0;
+}
+
 static bool is_jsonl(const char *name) {
     return ends_in(name, ".jsonl") || ends_in(name, ".ndjson") || ends_in(name, ".json");
 }
 
+static bool is_table(const char *name) {
+    for (int i = 0; i < TABLE_COUNT; i++)
+        if (ends_in(name, TABLES[i].ending)) return true;
+    return false;
+}
+
+static int refuse_table(const char *name, const char *what, struct error *error) {
+    return fail(error,
+                "%.*s %s\nturn it into rows on the way: scripts/rows.py %.*s | ./prepare ... "
+                "--jsonl -",
+                NAME_SHOWN, name, what, NAME_SHOWN, name);
+}
+
+static int refuse_archive(const char *name, struct error *error) {
+    return fail(error, "%.*s is an archive\nunpack it with tar -xf, and name its files", NAME_SHOWN,
+                name);
+}
+
+/* Refuses a compressed file that becomes `bare` when the command unpacks it. */
+static int refuse_packed(const char *name, const char *bare, const char *command, bool all_jsonl,
+                         struct error *error) {
+    enum { SHOWN = NAME_SHOWN / 2 };
+    if (ends_in(bare, ".tar")) return refuse_archive(name, error);
+    if (is_table(bare))
+        return fail(error,
+                    "%.*s is a compressed table\nunpack it, then turn it into rows on the way: "
+                    "%s %.*s >%.*s; scripts/rows.py %.*s | ./prepare ... --jsonl -",
+                    SHOWN, name, command, SHOWN, name, SHOWN, bare, SHOWN, bare);
+    return fail(error, "%.*s is compressed\nunpack it on the way: %s %.*s | ./prepare ...%s -",
+                NAME_SHOWN, name, command, NAME_SHOWN, name,
+                all_jsonl || is_jsonl(bare) ? " --jsonl" : "");
+}
+
 /* Refuses compressed files and other formats that are not text. */
 static int check_ending(const char *name, bool all_jsonl, struct error *error) {
-    for (size_t i = 0; i < sizeof PACKED / sizeof *PACKED; i++) {
+    for (int i = 0; i < PACKED_COUNT; i++) {
         if (!ends_in(name, PACKED[i].ending)) continue;
         char bare[FILE_PATH_MAX];
         snprintf(bare, sizeof bare, "%.*s", (int)(strlen(name) - strlen(PACKED[i].ending)), name);
-        return fail(error, "%.*s is compressed\nunpack it on the way: %s %.*s | ./prepare ...%s -",
-                    NAME_SHOWN, name, PACKED[i].command, NAME_SHOWN, name,
-                    all_jsonl || is_jsonl(bare) ? " --jsonl" : "");
+        return refuse_packed(name, bare, PACKED[i].command, all_jsonl, error);
     }
-    static const char *const tables[] = {".csv", ".tsv", ".parquet", ".arrow"};
-    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
-        if (ends_in(name, tables[i]))
+    if (ends_in(name, ".tar") || ends_in(name, ".tgz")) return refuse_archive(name, error);
+    return is_table(name) ? refuse_table(name, "is a table", error) : 0;
+}
+
+int inputs_check_first_bytes(const char *bytes, size_t size, struct error *error) {
+    for (int i = 0; i < PACKED_COUNT; i++)
+        if (begins_with(bytes, size, PACKED[i].magic))
             return fail(error,
-                        "%.*s is a table\nturn it into rows on the way: scripts/rows.py %.*s | "
-                        "./prepare ... --jsonl -",
-                        NAME_SHOWN, name, NAME_SHOWN, name);
+                        "the standard input is compressed\nunpack it before: %s FILE | ./prepare "
+                        "... -",
+                        PACKED[i].command);
+    for (int i = 0; i < TABLE_COUNT; i++)
+        if (TABLES[i].magic && begins_with(bytes, size, TABLES[i].magic))
+            return fail(error,
+                        "the standard input is a table\nturn its file into rows: "
+                        "scripts/rows.py FILE%s | ./prepare ... --jsonl -",
+                        TABLES[i].ending);
     return 0;
 }
 
 static int append(struct search *search, const char *name, bool is_jsonl, struct error *error) {
     struct input input = {.name = strdup(name), .is_jsonl = search->all_jsonl || is_jsonl};
-    if (!input.name) return fail(error, "out of memory while listing the files");
+    if (!input.name) return fail_memory(error, "the list of files");
     arrput(search->inputs->list, input);
     return 0;
 }
@@ -133,6 +190,7 @@ static int add_entry(struct search *search, const char *name, struct error *erro
     else if (exists && S_ISREG(status.st_mode) && has_text_ending(name))
         result = add_file(search, search->path, &status, error);
     else if (inputs->skipped++ == 0) inputs->skipped_example = strdup(search->path);
+    search->tables |= is_table(name);
     search->path[length] = '\0';
     return result;
 }
@@ -165,9 +223,11 @@ static int add_named_folder(struct search *search, const char *name, const struc
                             struct error *error) {
     const size_t before = arrlenu(search->inputs->list);
     snprintf(search->path, sizeof search->path, "%s", name);
+    search->tables = false;
     if (add_folder(search, status, error)) return -1;
     hmfree(search->visited);
     if (arrlenu(search->inputs->list) > before) return 0;
+    if (search->tables) return refuse_table(name, "holds tables and no text", error);
     char endings[200] = "";
     for (int i = 0; inputs_endings[i]; i++)
         snprintf(endings + strlen(endings), sizeof endings - strlen(endings), " %s",
@@ -217,7 +277,7 @@ int inputs_open(struct inputs *inputs, char **names, int count, bool all_jsonl,
                 struct error *error) {
     *inputs = (struct inputs){.bytes_known = true};
     struct search *search = calloc(1, sizeof *search);
-    if (!search) return fail(error, "out of memory while listing the files");
+    if (!search) return fail_memory(error, "the list of files");
     search->inputs = inputs;
     search->all_jsonl = all_jsonl;
     int result = 0;

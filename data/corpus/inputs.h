@@ -7,6 +7,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "data/util/error.h"
@@ -32,4 +33,9 @@ struct inputs {
  * afterwards, also on failure. */
 int inputs_open(struct inputs *inputs, char **names, int count, bool all_jsonl,
                 struct error *error);
+
+/* Fails if [bytes], the first ones of the standard input, which has no name with an ending, are
+ * those of a compressed file or of a table that is not text. */
+int inputs_check_first_bytes(const char *bytes, size_t size, struct error *error);
+
 void inputs_close(struct inputs *inputs);

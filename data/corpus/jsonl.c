@@ -18,6 +18,7 @@ struct reading {
     char *texts; /* [used], never longer than the row */
     size_t used;
     size_t *column;
+    const struct jsonl_others *others; /* or NULL */
     struct error *error;
 };
 
@@ -63,6 +64,28 @@ static void add_text(struct jsonl_member *member, const cJSON *value, struct rea
 static int read_object(struct jsonl_member *members, int count, const cJSON *object,
                        struct reading *reading);
 
+static bool is_named(const struct jsonl_member *member, const char *name) {
+    return strcmp(name, member->name) == 0 ||
+           (member->synonym && strcmp(name, member->synonym) == 0);
+}
+
+/* Passes on the members of a row, or of an object in a list, that are not read. */
+static int take_others(struct jsonl_member *members, int count, const cJSON *object, bool in_list,
+                       struct reading *reading) {
+    const cJSON *item;
+    if (!reading->others) return 0;
+    cJSON_ArrayForEach(item, object) {
+        int i = 0;
+        while (i < count && !is_named(&members[i], item->string)) i++;
+        if (i < count || reading->others->take(reading->others->context, in_list ? members : NULL,
+                                               item, reading->error) == 0)
+            continue;
+        *reading->column = (size_t)utf8_count(reading->row, (size_t)item->valueint) + 1;
+        return -1;
+    }
+    return 0;
+}
+
 /* Reads a list of objects. */
 static int read_list(struct jsonl_member *list, const cJSON *array, struct reading *reading) {
     const cJSON *object;
@@ -77,14 +100,11 @@ static int read_list(struct jsonl_member *list, const cJSON *array, struct readi
         memcpy(item, list->of, JSONL_ITEM_MEMBERS * sizeof *item);
         if (!cJSON_IsObject(object))
             return fail_at(reading, object, "the list has an item that is not an object");
-        if (read_object(item, JSONL_ITEM_MEMBERS, object, reading)) return -1;
+        if (take_others(item, JSONL_ITEM_MEMBERS, object, true, reading) ||
+            read_object(item, JSONL_ITEM_MEMBERS, object, reading))
+            return -1;
     }
     return 0;
-}
-
-static bool is_named(const struct jsonl_member *member, const char *name) {
-    return strcmp(name, member->name) == 0 ||
-           (member->synonym && strcmp(name, member->synonym) == 0);
 }
 
 static int read_object(struct jsonl_member *members, int count, const cJSON *object,
@@ -163,14 +183,15 @@ unsigned jsonl_names(const char *row, size_t size, const char *const *names, int
 
 int jsonl_row(char *row, size_t size, struct jsonl_member *members, int count, size_t *column,
               struct error *error) {
-    struct reading reading = {row, malloc(size + 1), 0, column, error};
+    struct reading reading = {row, malloc(size + 1), 0, column, members->others, error};
     cJSON *root;
-    assert(count <= JSONL_MEMBERS_MAX);
+    assert(count > 0);
     int status = json_parse_row(&root, row, size, column, error);
-    if (status == 0 && !reading.texts) status = fail(error, "out of memory");
+    if (status == 0 && !reading.texts) status = fail_memory(error, "a row of JSON Lines");
     if (status == 0 && !cJSON_IsObject(root))
         status = fail_at(&reading, root, "the row is not an object");
     if (status == 0) status = read_object(members, count, root, &reading);
+    if (status == 0) status = take_others(members, count, root, false, &reading);
     if (status == 0) memcpy(row, reading.texts, reading.used);
     free(reading.texts);
     cJSON_Delete(root);

@@ -15,12 +15,24 @@ enum { JSONL_MEMBERS_MAX = 3, JSONL_ITEM_MEMBERS = 2 };
 
 enum jsonl_kind { JSONL_STRING, JSONL_BOOLEAN, JSONL_LIST, JSONL_STRING_OR_LIST };
 
+struct cJSON;
+struct jsonl_member;
+
+/* Takes the members of a row that are not read, with object NULL, and those of an object in its
+ * lists, with object [JSONL_ITEM_MEMBERS]. take returns -1, with a message, if the row is bad. */
+struct jsonl_others {
+    int (*take)(void *context, struct jsonl_member *object, const struct cJSON *value,
+                struct error *error);
+    void *context;
+};
+
 /* A member to read, and its text once found. */
 struct jsonl_member {
     const char *name;
     const char *synonym;  /* another name of the same member, or NULL */
     enum jsonl_kind kind; /* JSONL_STRING_OR_LIST becomes what the member is */
     bool optional;        /* may be absent or null: then an empty string */
+    bool untrained;       /* a content that does not count in the loss; set by others */
     size_t at;            /* offset of the value in the row before it was overwritten, in bytes */
     char *text;           /* [size], inside the row; "true" or "false" of a boolean */
     size_t size;
@@ -30,6 +42,7 @@ struct jsonl_member {
      * of these, they become `of`. */
     const struct jsonl_member *or_of;
     struct jsonl_member *items; /* stb_ds array: all members of all objects; the caller frees it */
+    const struct jsonl_others *others; /* of the first member, for the whole row, or NULL */
 };
 
 /* Finds the members [count] of the object in row[0 .. size) and decodes the escapes of strings in

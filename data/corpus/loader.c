@@ -9,11 +9,54 @@
 #include "data/util/min_max.h"
 #include "data/util/random.h"
 
+static int add_documents(const struct loader *loader, struct packing *packing, uint32_t shard,
+                         struct error *error) {
+    (void)error;
+    packing_add_documents(packing, &loader->tokens->shards[shard], shard);
+    return 0;
+}
+
+static uint64_t count_targets(const struct span *span) {
+    return token_mask_counted(&span->shard->mask, span->start + 1, span->length);
+}
+
+static void put_text(const struct loader *loader, const struct span *span,
+                     struct loader_arrays *arrays, size_t at) {
+    (void)loader;
+    span_mask_targets(span, arrays->targets + at, 0);
+    arrays->counted += count_targets(span);
+}
+
+static const struct loader_kind text_loader = {1, add_documents, put_text, count_targets};
+
 /* True if any sequence has a target that counts; usually the first one does. */
 static bool any_counts(const struct loader *loader) {
     for (uint64_t i = 0; i < loader->sequence_count; i++)
         if (loader_target_count(loader, i, 1) > 0) return true;
     return false;
+}
+
+static int fail_uncounted(const struct tokens *tokens, struct error *error) {
+    return fail(error, "%.600s%s: no token counts in the loss\nuse other rows",
+                tokens->shards[0].name, arrlenu(tokens->shards) > 1 ? " and the others" : "");
+}
+
+/* Packs each shard by itself. */
+static int pack(struct loader *loader, struct error *error) {
+    const struct loader_kind *kind = loader->options.kind;
+    struct packing *packing = &loader->packing;
+    packing->seq_len = (uint32_t)loader->options.seq_len;
+    packing->sides = kind->sides;
+    for (uint32_t i = 0; i < arrlenu(loader->tokens->shards); i++) {
+        const size_t begun = arrlenu(packing->pieces);
+        arrput(loader->first_sequence, arrlenu(packing->first));
+        if (kind->add(loader, packing, i, error)) return -1;
+        packing_fill(packing, begun);
+    }
+    loader->sequence_count = arrlenu(packing->first);
+    if (loader->sequence_count > 0) return 0;
+    return packing_has_pairs(packing) ? fail(error, "there is no pair of answers")
+                                      : fail_uncounted(loader->tokens, error);
 }
 
 int loader_open(struct loader *loader, const struct tokens *tokens,
@@ -22,11 +65,11 @@ int loader_open(struct loader *loader, const struct tokens *tokens,
     memset(loader, 0, sizeof *loader);
     loader->tokens = tokens;
     loader->options = *options;
-    if (options->pairs) {
-        const struct pairs_options pairs = {(uint32_t)options->seq_len, (uint32_t)options->longest};
-        if (pairs_open(&loader->pairs, tokens, &pairs, error)) return -1;
-        loader->sequence_count = arrlenu(loader->pairs.first) - 1;
-        return 0;
+    if (!options->kind) loader->options.kind = &text_loader;
+    if (loader->options.kind != &text_loader || (options->whole && loader_has_starts(loader))) {
+        if (pack(loader, error) == 0) return 0;
+        loader_close(loader);
+        return -1;
     }
     uint64_t longest = 0;
     for (size_t i = 0; i < arrlenu(tokens->shards); i++) {
@@ -35,23 +78,22 @@ int loader_open(struct loader *loader, const struct tokens *tokens,
         arrput(loader->first_sequence, loader->sequence_count);
         if (count > 1) loader->sequence_count += (count - 2) / (uint64_t)options->seq_len + 1;
     }
-    bool enough = longest > (uint64_t)options->seq_len;
+    const uint64_t least = options->shorter ? 2 : (uint64_t)options->seq_len + 1;
+    bool enough = longest >= least;
     if (enough && any_counts(loader)) return 0;
     loader_close(loader);
-    if (enough)
-        return fail(error, "%.600s%s: no token counts in the loss\nuse other rows",
-                    tokens->shards[0].name, arrlenu(tokens->shards) > 1 ? " and the others" : "");
+    if (enough) return fail_uncounted(tokens, error);
     return fail(error,
                 "too few tokens for one sequence in %.600s%s: %" PRIu64 " there, %" PRIu64
-                " needed (data.seq_len + 1)\nuse more text or a smaller data.seq_len",
+                " needed%s\nuse more text or a smaller data.seq_len",
                 arrlenu(tokens->shards) ? tokens->shards[0].name : "an empty set",
                 arrlenu(tokens->shards) > 1 ? " and the other shards (the longest counts)" : "",
-                longest, (uint64_t)options->seq_len + 1);
+                longest, least, options->shorter ? "" : " (data.seq_len + 1)");
 }
 
 void loader_close(struct loader *loader) {
     arrfree(loader->first_sequence);
-    pairs_close(&loader->pairs);
+    packing_close(&loader->packing);
     loader->sequence_count = 0;
 }
 
@@ -103,166 +145,108 @@ static int fail_outside(const struct token_shard *shard, uint64_t start, int voc
                 shard->name, token, position, vocab_size, token + 1);
 }
 
-/* A sample in its shard. */
-struct sample {
-    const struct token_shard *shard;
-    uint64_t start; /* index of its first token */
-    size_t length;  /* targets; fewer than seq_len at the end of a shard */
-};
+struct span loader_span_of(const struct loader *loader, size_t piece) {
+    const struct packed_piece *found = &loader->packing.pieces[piece];
+    return (struct span){&loader->tokens->shards[found->shard], found->begin, found->rows, piece};
+}
 
-static struct sample find_sample(const struct loader *loader, uint64_t sample) {
+struct span loader_first_span(const struct loader *loader, uint64_t sample) {
     const uint64_t seq_len = (uint64_t)loader->options.seq_len;
+    const struct packing *packing = &loader->packing;
     uint64_t sequence = sequence_of_sample(loader, sample);
+    if (packing->first) return loader_span_of(loader, packing->first[sequence]);
     size_t number = shard_of_sequence(loader, sequence);
     const struct token_shard *shard = &loader->tokens->shards[number];
     uint64_t start = (sequence - loader->first_sequence[number]) * seq_len;
     uint64_t left = shard->count - 1 - start;
-    return (struct sample){shard, start, (size_t)MIN(left, seq_len)};
+    return (struct span){shard, start, (size_t)MIN(left, seq_len), 0};
 }
 
-static uint64_t count_targets(const struct sample *sample) {
-    return token_mask_counted(&sample->shard->mask, sample->start + 1, sample->length);
+struct span loader_next_span(const struct loader *loader, struct span span) {
+    const struct packing *packing = &loader->packing;
+    if (!packing->first) return (struct span){0};
+    const size_t side = span.piece % packing->sides;
+    if (side + 1 < packing->sides) return loader_span_of(loader, span.piece + 1);
+    const uint32_t next = packing->pieces[span.piece - side].next;
+    return next == PIECE_NONE ? (struct span){0} : loader_span_of(loader, next);
 }
 
-/* Reads the tokens of a sample, and the token after each. */
-static int read_tokens(const struct loader *loader, const struct sample *sample, int32_t *tokens,
+/* Reads the tokens of a span, and the token after each. */
+static int read_tokens(const struct loader *loader, const struct span *span, int32_t *tokens,
                        int32_t *targets, struct error *error) {
-    const struct token_shard *shard = sample->shard;
+    const struct token_shard *shard = span->shard;
     const int vocab_size = loader->options.vocab_size;
-    const size_t length = sample->length;
-    if (token_shard_read(shard, tokens, sample->start, length, error) ||
-        token_shard_read(shard, targets + length - 1, sample->start + length, 1, error))
+    const size_t length = span->length;
+    if (token_shard_read(shard, tokens, span->start, length, error) ||
+        token_shard_read(shard, targets + length - 1, span->start + length, 1, error))
         return -1;
     memcpy(targets, tokens + 1, (length - 1) * sizeof *targets);
     uint32_t any_outside = outside(targets[length - 1], vocab_size);
     for (size_t t = 0; t < length; t++) any_outside |= outside(tokens[t], vocab_size);
-    if (any_outside >> 31) return fail_outside(shard, sample->start, vocab_size, error);
+    if (any_outside >> 31) return fail_outside(shard, span->start, vocab_size, error);
     return 0;
 }
 
-/* Fills the sequence up with its last token, and masks targets. */
-static void mask_targets(const struct loader *loader, const struct sample *sample, int32_t *tokens,
-                         int32_t *targets) {
-    const struct token_mask *mask = &sample->shard->mask;
-    const int32_t last = targets[sample->length - 1];
-    for (size_t t = 0; mask->bits && t < sample->length; t++)
-        if (!token_mask_in_loss(mask, sample->start + 1 + t)) targets[t] = -1;
-    for (size_t t = sample->length; t < (size_t)loader->options.seq_len; t++) {
-        tokens[t] = last;
-        targets[t] = -1;
+void span_mask_targets(const struct span *span, int32_t *targets, size_t first) {
+    const struct token_mask *mask = &span->shard->mask;
+    for (size_t t = first; mask->bits && t < span->length; t++)
+        if (!token_mask_in_loss(mask, span->start + 1 + t)) targets[t] = -1;
+}
+
+/* Writes the first keys and positions of `count` rows from array element `at` on, of the sequence
+ * that begins at another one. Without a span each row is a document by itself. */
+static void isolate(const struct span *span, const struct loader_arrays *arrays, size_t sequence,
+                    size_t at, size_t count) {
+    for (size_t t = at, begin = at; arrays->first_keys && t < at + count; t++) {
+        if (!span || token_mask_begins(&span->shard->mask, span->start + t - at)) begin = t;
+        if (arrays->positions) arrays->positions[t] = (int32_t)(t - begin);
+        arrays->first_keys[t] = (int32_t)(begin - sequence);
     }
 }
 
-/* Writes the first keys and positions of a sample, from array element `at` on. */
-static void isolate(const struct loader *loader, const struct sample *sample,
-                    const struct loader_arrays *arrays, size_t at) {
-    const struct token_mask *mask = &sample->shard->mask;
-    const int32_t seq_len = (int32_t)loader->options.seq_len;
-    for (int32_t t = 0, begin = 0; t < seq_len; t++) {
-        if ((size_t)t <= sample->length && token_mask_begins(mask, sample->start + (uint64_t)t))
-            begin = t;
-        if (arrays->positions) arrays->positions[at + (size_t)t] = t - begin;
-        arrays->first_keys[at + (size_t)t] = begin;
-    }
-}
-
-/* Writes rows [begin, end) of the batch as rows 0 and following of a document, from row
- * sequence_begin of their sequence on. */
-static void isolate_document(const struct loader_arrays *arrays, int32_t begin, int32_t end,
-                             int32_t sequence_begin) {
-    for (int32_t row = begin; row < end; row++) {
-        if (arrays->positions) arrays->positions[row] = row - begin;
-        arrays->first_keys[row] = begin - sequence_begin;
-    }
-}
-
-/* Reads a document of a pair into the rows from `begin` on. */
-static int read_document(const struct loader *loader, const struct loader_arrays *arrays,
-                         const struct pair *pair, int side, int32_t begin, struct error *error) {
-    const struct sample sample = {&loader->tokens->shards[pair->shard], pair->begin[side],
-                                  pair->rows[side]};
-    int32_t *targets = arrays->targets + begin;
-    const bool prompt = loader->options.prompts && side == 0;
-    if (read_tokens(loader, &sample, arrays->tokens + begin, targets, error)) return -1;
-    for (uint32_t t = 0; t < pair->rows[side]; t++)
-        if (!(prompt && t < pair->answer[side]) &&
-            !token_mask_in_loss(&sample.shard->mask, sample.start + 1 + t))
-            targets[t] = -1;
-    return 0;
-}
-
-/* Reads the pairs of a sequence into the rows from sequence_begin on. Further rows repeat the last
- * token, each as a document. */
-static int read_pairs(const struct loader *loader, struct loader_arrays *arrays, uint64_t sample,
-                      int32_t sequence_begin, struct error *error) {
-    const uint64_t sequence = sequence_of_sample(loader, sample);
-    const int32_t sequence_end = sequence_begin + loader->options.seq_len;
-    int32_t end = sequence_begin;
-    for (uint64_t i = loader->pairs.first[sequence]; i < loader->pairs.first[sequence + 1]; i++) {
-        const struct pair *pair = &loader->pairs.list[i];
-        struct loader_pair *to = &arrays->pairs[arrays->counted++];
-        *to = (struct loader_pair){.undesirable = pair->undesirable, .index = i};
-        if (loader->pairs.reference)
-            memcpy(to->reference, loader->pairs.reference + PAIR_SIDES * i, sizeof to->reference);
-        for (int side = 0; side < PAIR_SIDES; side++) {
-            to->begin[side] = end;
-            to->answer[side] = end + (int32_t)pair->answer[side];
-            to->end[side] = end + (int32_t)pair->rows[side];
-            if (read_document(loader, arrays, pair, side, end, error)) return -1;
-            isolate_document(arrays, end, to->end[side], sequence_begin);
-            end = to->end[side];
-        }
-    }
-    for (int32_t row = end; row < sequence_end; row++) {
-        arrays->tokens[row] = arrays->tokens[end - 1];
-        arrays->targets[row] = -1;
-        isolate_document(arrays, row, row + 1, sequence_begin); /* their positions exist */
-    }
-    return 0;
-}
-
-static int read_teacher(const struct loader *loader, const struct sample *sample,
+static int read_teacher(const struct loader *loader, const struct span *span,
                         const struct loader_arrays *arrays, size_t at, struct error *error) {
     const size_t first = at * loader->teacher->header.top;
-    return teacher_read(loader->teacher, (size_t)(sample->shard - loader->tokens->shards),
-                        sample->start, sample->length, arrays->teacher_tokens + first,
+    return teacher_read(loader->teacher, (size_t)(span->shard - loader->tokens->shards),
+                        span->start, span->length, arrays->teacher_tokens + first,
                         arrays->teacher_logits + first, error);
+}
+
+/* Reads a sample into the rows from `at` on. */
+static int read_sample(const struct loader *loader, struct loader_arrays *arrays, uint64_t sample,
+                       size_t at, struct error *error) {
+    const size_t end = at + (size_t)loader->options.seq_len, sequence = at;
+    for (struct span span = loader_first_span(loader, sample); span.length > 0;
+         span = loader_next_span(loader, span)) {
+        if (read_tokens(loader, &span, arrays->tokens + at, arrays->targets + at, error)) return -1;
+        loader->options.kind->put(loader, &span, arrays, at);
+        isolate(&span, arrays, sequence, at, span.length);
+        if (arrays->teacher_tokens && read_teacher(loader, &span, arrays, at, error)) return -1;
+        at += span.length;
+    }
+    for (size_t t = at; t < end; t++)
+        arrays->tokens[t] = arrays->tokens[sequence], arrays->targets[t] = -1;
+    isolate(NULL, arrays, sequence, at, end - at);
+    return 0;
 }
 
 int loader_batch(const struct loader *loader, struct loader_arrays *arrays, uint64_t first_sample,
                  int count, struct error *error) {
-    assert(arrays->first_keys || !(arrays->positions || loader->options.pairs));
+    assert(arrays->first_keys || !arrays->positions);
     arrays->counted = 0;
-    for (int row = 0; row < count; row++) {
-        if (loader->options.pairs) {
-            if (read_pairs(loader, arrays, first_sample + (uint64_t)row,
-                           row * loader->options.seq_len, error))
-                return -1;
-            continue;
-        }
-        const struct sample sample = find_sample(loader, first_sample + (uint64_t)row);
-        size_t at = (size_t)row * (size_t)loader->options.seq_len;
-        int32_t *tokens = arrays->tokens + at, *targets = arrays->targets + at;
-        if (read_tokens(loader, &sample, tokens, targets, error)) return -1;
-        mask_targets(loader, &sample, tokens, targets);
-        if (arrays->first_keys) isolate(loader, &sample, arrays, at);
-        if (arrays->teacher_tokens && read_teacher(loader, &sample, arrays, at, error)) return -1;
-        arrays->counted += count_targets(&sample);
-    }
+    for (int i = 0; i < count; i++)
+        if (read_sample(loader, arrays, first_sample + (uint64_t)i,
+                        (size_t)i * (size_t)loader->options.seq_len, error))
+            return -1;
     return 0;
 }
 
 uint64_t loader_target_count(const struct loader *loader, uint64_t first_sample, uint64_t count) {
     uint64_t counted = 0;
-    for (uint64_t i = first_sample; i < first_sample + count; i++) {
-        if (loader->options.pairs) {
-            const uint64_t sequence = sequence_of_sample(loader, i);
-            counted += loader->pairs.first[sequence + 1] - loader->pairs.first[sequence];
-            continue;
-        }
-        const struct sample sample = find_sample(loader, i);
-        counted += count_targets(&sample);
-    }
+    for (uint64_t i = first_sample; i < first_sample + count; i++)
+        for (struct span span = loader_first_span(loader, i); span.length > 0;
+             span = loader_next_span(loader, span))
+            counted += loader->options.kind->count(&span);
     return counted;
 }
 
@@ -272,37 +256,14 @@ bool loader_has_starts(const struct loader *loader) {
     return false;
 }
 
-/* A sequence may end with the last token of a document as its last target, and the next one begins
- * with the same token. */
-static uint64_t cut_documents(const struct token_shard *shard, uint64_t seq_len) {
-    const struct token_mask *mask = &shard->mask;
-    uint64_t cut = 0, begun = token_mask_begun(mask, 0, 1), last = 0;
-    for (uint64_t border = seq_len; border + 1 < shard->count; border += seq_len) {
-        begun += token_mask_begun(mask, border - seq_len + 1, seq_len);
-        if (token_mask_begins(mask, border) || token_mask_begins(mask, border + 1)) continue;
-        cut += begun != last; /* a document may be cut several times */
-        last = begun;
-    }
-    return cut;
-}
-
-uint64_t loader_cut_documents(const struct loader *loader, uint64_t *documents) {
-    uint64_t cut = 0;
-    *documents = 0;
-    if (loader->options.pairs) return 0;
-    for (size_t i = 0; i < arrlenu(loader->tokens->shards); i++) {
-        const struct token_shard *shard = &loader->tokens->shards[i];
-        if (!token_mask_has_starts(&shard->mask) || shard->count < 2) continue;
-        *documents += token_mask_begun(&shard->mask, 0, shard->count - 1);
-        cut += cut_documents(shard, (uint64_t)loader->options.seq_len);
-    }
-    return cut;
+double loader_padding(const struct loader *loader) {
+    const double rows = (double)loader->sequence_count * loader->options.seq_len;
+    return loader_is_packed(loader) ? 1 - (double)loader->packing.rows / rows : 0;
 }
 
 uint64_t loader_tail_tokens(const struct loader *loader) {
     uint64_t tokens = 0;
-    if (loader->options.pairs) return 0;
-    for (size_t i = 0; i < arrlenu(loader->tokens->shards); i++) {
+    for (size_t i = 0; !loader_is_packed(loader) && i < arrlenu(loader->tokens->shards); i++) {
         const uint64_t count = loader->tokens->shards[i].count;
         if (count > 0) tokens += (count - 1) % (uint64_t)loader->options.seq_len;
     }

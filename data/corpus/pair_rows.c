@@ -70,11 +70,10 @@ static void put_text(struct pair_rows *rows, struct row_texts *texts, const stru
                      size_t first, bool is_answer) {
     if (text->kind == STRING)
         arrput(texts->segments,
-               ((struct segment){text->values->text + first, text->count - first, is_answer}));
+               segment_of(text->values->text + first, text->count - first, is_answer));
     for (size_t i = first; text->kind == PARTS && i < text->count; i++) {
         const struct jsonl_member *part = &text->values[2 * i];
-        arrput(texts->segments,
-               ((struct segment){part->text, part->size, is_answer && is_trained(part)}));
+        arrput(texts->segments, segment_of(part->text, part->size, is_answer && is_trained(part)));
     }
     for (size_t i = 2 * first; text->kind == MESSAGES && i < 2 * text->count; i++)
         arrput(rows->values, text->values[i]);
@@ -159,7 +158,8 @@ static void hold(struct held_row *held, const char *row, size_t size,
         arrsetlen(items, count);
         for (size_t j = 0; j < count; j++) {
             items[j] = members[i].items[j];
-            items[j].text = held->text + (members[i].items[j].text - row);
+            if (items[j].text >= row && items[j].text <= row + size) /* not a constant */
+                items[j].text = held->text + (members[i].items[j].text - row);
         }
         copy->items = items;
     }

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <stb/stb_ds.h>
@@ -22,8 +21,10 @@
 #include "data/util/files.h"
 #include "data/util/json.h"
 #include "data/util/min_max.h"
+#include "data/util/note.h"
 #include "data/util/printed.h"
 #include "data/util/program.h"
+#include "data/util/program_names.h"
 #include "data/util/progress.h"
 #include "data/util/signals.h"
 #include "data/util/utf8.h"
@@ -37,6 +38,7 @@ enum flag {
     FIELD,
     JSONL,
     SKIP_BAD_ROWS,
+    SPECIAL_AS_TEXT,
     VERSION,
     HELP,
     FLAGS
@@ -49,10 +51,9 @@ static const struct flag_row FLAG_ROWS[FLAGS] = {
                    "DIR: vocab.json and merges.txt, tokenizer.json, or\n"
                    "tiktoken.json and ranks.tiktoken; or gpt2:DIR, files:DIR"},
     [OUT] = {"--out", "PREFIX", "path prefix of the shards; missing folders are created"},
-    [VAL_FRACTION] = {"--val-fraction", "F",
-                      "part of the text for validation, from 0 to below 1\n(default 0.05)"},
+    [VAL_FRACTION] = {"--val-fraction", "F", "part for validation, 0 to below 1 (default 0.05)"},
     [SHARD_TOKENS] = {"--shard-tokens", "N",
-                      "maximum number of tokens in a shard (default 100000000)"},
+                      "tokens in a shard, or to a row's end (default 100000000)"},
     [FORCE] = {"--force", NULL, "replace existing shards of PREFIX, all of them"},
     [FIELD] = {"--field", "NAMES",
                "members of rows to read: TEXT; INSTRUCTION,INPUT,OUTPUT;\n"
@@ -61,6 +62,7 @@ static const struct flag_row FLAG_ROWS[FLAGS] = {
     [JSONL] = {"--jsonl", NULL, "read every input as rows, whatever its name"},
     [SKIP_BAD_ROWS] = {"--skip-bad-rows", NULL,
                        "skip rows without such members instead of stopping"},
+    [SPECIAL_AS_TEXT] = {"--special-as-text", NULL, "keep names of special tokens in rows as text"},
     [VERSION] = {"--version", NULL, "print the version"},
     [HELP] = {"--help", NULL, "print this help"},
 };
@@ -110,14 +112,15 @@ struct options {
     const char *field; /* NULL if not given */
     bool jsonl;
     bool skip_bad_rows;
+    bool special_as_text;
     bool force;
     bool help, version;
     char **names;
     int name_count;
 };
 
-/* Everything that is open while text is read. */
-struct run {
+/* A corpus that is prepared: everything that is open while its text is read. */
+struct corpus {
     struct tokenizer tokenizer;
     struct inputs inputs;
     struct documents documents;
@@ -129,11 +132,6 @@ struct run {
     int lock; /* descriptor of the file at lock_path, or -1 */
 };
 
-static bool directory_exists(const char *path) {
-    struct stat status;
-    return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
-}
-
 static int read_tokenizer(struct options *options, const char *name, struct error *error) {
     if (strcmp(name, "bytes") == 0) return 0;
     const int length = (int)strcspn(name, ":");
@@ -141,7 +139,7 @@ static int read_tokenizer(struct options *options, const char *name, struct erro
                          (length == 5 && strncmp(name, "files", 5) == 0);
     options->kind = TOKENIZER_FILES;
     options->tokenizer_directory = is_kind && name[length] ? name + length + 1 : name;
-    if (options->tokenizer_directory == name && directory_exists(name)) return 0;
+    if (options->tokenizer_directory == name && file_exists(name)) return 0;
     if (!is_kind)
         return fail(error,
                     "--tokenizer %.200s: there is no such directory\n"
@@ -205,6 +203,7 @@ static int take_flag(struct options *options, enum flag flag, const char *value,
     case FIELD: options->field = value; return 0;
     case JSONL: options->jsonl = true; return 0;
     case SKIP_BAD_ROWS: options->skip_bad_rows = true; return 0;
+    case SPECIAL_AS_TEXT: options->special_as_text = true; return 0;
     case VERSION: options->version = true; return 0;
     case HELP: options->help = true; return 0;
     case FLAGS: break;
@@ -226,7 +225,7 @@ static int read_options(struct options *options, int argc, char **argv, struct e
         } else {
             const int flag = flags_read(FLAG_ROWS, FLAGS, argc, argv, &i, &value, error);
             if (flag == FLAG_WRONG) return -1;
-            if (flag == FLAG_UNKNOWN) return fail(error, "unknown option %.200s", argv[i]);
+            if (flag == FLAG_UNKNOWN) return flags_refuse(FLAG_ROWS, FLAGS, argv[i], error);
             if (take_flag(options, (enum flag)flag, value, error)) return -1;
             if (options->help || options->version) return 0;
         }
@@ -234,27 +233,23 @@ static int read_options(struct options *options, int argc, char **argv, struct e
     return check_options(options, error);
 }
 
-static void print_help(const char *program) {
-    struct printed help;
-    if (printed_open(&help)) end_out_of_memory();
-    fputs(HELP_BEFORE, help.out);
-    flags_print(help.out, FLAG_ROWS, FLAGS, 24);
-    fputs(HELP_AFTER, help.out);
-    if (printed_close(&help)) end_out_of_memory();
-    help_print(stdout, help.text, program);
-    free(help.text);
+static void print_help(void) {
+    help_print(stdout, HELP_BEFORE);
+    flags_print(stdout, FLAG_ROWS, FLAGS, 24);
+    help_print(stdout, HELP_AFTER);
 }
 
-static int check_existing(const struct run *run, const struct options *options,
+static int check_existing(const struct corpus *corpus, const struct options *options,
                           struct error *error) {
     uint64_t train, val;
-    if (shards_existing(run->train, &train, error) || shards_existing(run->val, &val, error))
+    if (shards_existing(corpus->train, &train, error) || shards_existing(corpus->val, &val, error))
         return -1;
     if (options->force || train + val == 0) return 0;
     return fail(error,
-                "%" PRIu64 " shards of %.600s exist already\nadd --force to replace all of them, "
+                "%" PRIu64
+                " shard%s of %.600s exist%s already\nadd --force to replace all of them, "
                 "or choose another --out",
-                train + val, options->prefix);
+                train + val, PLURAL(train + val), options->prefix, train + val == 1 ? "s" : "");
 }
 
 static int create_folder_of(const char *path, struct error *error) {
@@ -266,19 +261,20 @@ static int create_folder_of(const char *path, struct error *error) {
 }
 
 /* Locks PREFIX.lock, a file that exists while a process writes shards of the prefix. */
-static int lock_prefix(struct run *run, const struct options *options, struct error *error) {
-    snprintf(run->lock_path, sizeof run->lock_path, "%s.lock", options->prefix);
-    const int status = file_open_locked(&run->lock, run->lock_path, error);
+static int lock_prefix(struct corpus *corpus, const struct options *options, struct error *error) {
+    snprintf(corpus->lock_path, sizeof corpus->lock_path, "%s.lock", options->prefix);
+    const int status = file_open_locked(&corpus->lock, corpus->lock_path, error);
     if (status != RESULT_NONE) return status;
     return fail(error,
                 "another process is writing shards of %.600s\nwait for it, or choose another --out",
                 options->prefix);
 }
 
-static int open_tokenizer(struct run *run, const struct options *options, struct error *error) {
-    if (tokenizer_open(&run->tokenizer, options->kind, options->tokenizer_directory, error))
+static int open_tokenizer(struct corpus *corpus, const struct options *options,
+                          struct error *error) {
+    if (tokenizer_open(&corpus->tokenizer, options->kind, options->tokenizer_directory, error))
         return -1;
-    if (options->kind == TOKENIZER_BYTES || run->tokenizer.end_of_text >= 0) return 0;
+    if (options->kind == TOKENIZER_BYTES || corpus->tokenizer.end_of_text >= 0) return 0;
     return fail(error,
                 "%.600s: a vocabulary without <|endoftext|>, which stands before each document\n"
                 "add it to the tokenizer, or use another",
@@ -286,44 +282,50 @@ static int open_tokenizer(struct run *run, const struct options *options, struct
 }
 
 /* Checks as much as possible at the start, since reading may take an hour. */
-static int open_run(struct run *run, const struct options *options, struct error *error) {
-    if (inputs_open(&run->inputs, options->names, options->name_count, options->jsonl, error))
+static int open_corpus(struct corpus *corpus, const struct options *options, struct error *error) {
+    if (inputs_open(&corpus->inputs, options->names, options->name_count, options->jsonl, error))
         return -1;
     bool any_jsonl = false;
-    for (size_t i = 0; i < arrlenu(run->inputs.list); i++)
-        any_jsonl |= run->inputs.list[i].is_jsonl;
-    if (!any_jsonl && (options->field || options->skip_bad_rows))
+    for (size_t i = 0; i < arrlenu(corpus->inputs.list); i++)
+        any_jsonl |= corpus->inputs.list[i].is_jsonl;
+    if (!any_jsonl && (options->field || options->skip_bad_rows || options->special_as_text))
         return fail(error,
                     "%s is for rows, but no input ends in .jsonl, .ndjson or .json\nadd --jsonl if "
                     "that is what they hold, or leave it out",
-                    options->field ? "--field" : "--skip-bad-rows");
-    if (check_existing(run, options, error) || open_tokenizer(run, options, error) ||
-        create_folder_of(options->prefix, error) || lock_prefix(run, options, error) ||
-        check_existing(run, options, error)) /* another process may have made some meanwhile */
+                    options->field           ? "--field"
+                    : options->skip_bad_rows ? "--skip-bad-rows"
+                                             : "--special-as-text");
+    if (check_existing(corpus, options, error) || open_tokenizer(corpus, options, error) ||
+        create_folder_of(options->prefix, error) || lock_prefix(corpus, options, error) ||
+        check_existing(corpus, options, error)) /* another process may have made some meanwhile */
         return -1;
-    run->stop = signals_catch_waiting();
-    if (documents_open(&run->documents, &run->inputs, options->field, &run->tokenizer, error))
+    corpus->stop = signals_catch_waiting();
+    if (documents_open(&corpus->documents, &corpus->inputs, options->field, &corpus->tokenizer,
+                       error))
         return -1;
-    run->documents.split_documents = options->kind != TOKENIZER_BYTES;
-    run->documents.skip_bad_rows = options->skip_bad_rows;
-    progress_open(&run->progress, stderr, run->inputs.bytes_known ? run->inputs.bytes : 0);
-    return splitter_open(&run->splitter, &run->tokenizer, options->val_fraction, run->train,
-                         run->val, options->shard_tokens, &run->progress, error);
+    corpus->documents.split_documents = options->kind != TOKENIZER_BYTES;
+    corpus->documents.skip_bad_rows = options->skip_bad_rows;
+    corpus->documents.rows.special_as_text = options->special_as_text;
+    progress_open(&corpus->progress, stderr, corpus->inputs.bytes_known ? corpus->inputs.bytes : 0);
+    return splitter_open(&corpus->splitter, &corpus->tokenizer, options->val_fraction,
+                         corpus->train, corpus->val, options->shard_tokens, &corpus->progress,
+                         error);
 }
 
-static int put_documents(struct run *run, const struct options *options, struct error *error) {
+static int put_documents(struct corpus *corpus, const struct options *options,
+                         struct error *error) {
     struct document_piece piece;
     int status;
-    while ((status = documents_next(&run->documents, &piece, error)) == 0) {
-        run->progress.read = run->documents.bytes_read;
-        progress_show(&run->progress, 0);
-        if (splitter_put(&run->splitter, &piece, error)) return -1;
+    while ((status = documents_next(&corpus->documents, &piece, error)) == 0) {
+        corpus->progress.read = corpus->documents.bytes_read;
+        progress_show(&corpus->progress, 0);
+        if (splitter_put(&corpus->splitter, &piece, error)) return -1;
     }
-    if (status < 0 || splitter_finish(&run->splitter, error)) return -1;
-    const bool several = arrlenu(run->inputs.list) > 1;
-    if (run->splitter.train.writer.tokens >= TOKENS_MIN)
+    if (status < 0 || splitter_finish(&corpus->splitter, error)) return -1;
+    const bool several = arrlenu(corpus->inputs.list) > 1;
+    if (corpus->splitter.train.writer.tokens >= TOKENS_MIN)
         return signals_wait(-1) ? documents_interrupted(error) : 0;
-    if (run->splitter.train.writer.tokens > 0)
+    if (corpus->splitter.train.writer.tokens > 0)
         return fail(error, "there is too little text to train on: %.600s%s\nadd more text",
                     options->names[0], several ? " and the others" : "");
     return fail(error, "there is no text: %.600s%s empty\nno shard was written", options->names[0],
@@ -331,11 +333,11 @@ static int put_documents(struct run *run, const struct options *options, struct 
 }
 
 /* The order keeps record and shards consistent even if the program is interrupted. */
-static int publish(struct run *run, const struct options *options, struct error *error) {
-    return tokenizer_record_stage(options->prefix, &run->tokenizer, options->tokenizer_directory,
+static int publish(struct corpus *corpus, const struct options *options, struct error *error) {
+    return tokenizer_record_stage(options->prefix, &corpus->tokenizer, options->tokenizer_directory,
                                   error) ||
                    tokenizer_record_remove(options->prefix, error) ||
-                   splitter_publish(&run->splitter, error) ||
+                   splitter_publish(&corpus->splitter, error) ||
                    tokenizer_record_publish(options->prefix, error)
                ? -1
                : 0;
@@ -371,87 +373,105 @@ static uint64_t positions_of_model(const struct options *options) {
 }
 
 /* Returns the data.seq_len for `next:`: the config's, or fewer for a model with fewer positions, or
- * the largest power of two of which each part has a whole sequence. */
-static uint64_t next_seq_len(const struct run *run, const struct options *options) {
-    const uint64_t train = run->splitter.train.writer.tokens, val = run->splitter.val.writer.tokens;
+ * for text the largest power of two of which each part has a whole sequence. */
+static uint64_t next_seq_len(const struct corpus *corpus, const struct options *options) {
+    const uint64_t train = corpus->splitter.train.writer.tokens,
+                   val = corpus->splitter.val.writer.tokens;
     const uint64_t shortest = val >= TOKENS_MIN ? MIN(train, val) : train;
     const uint64_t longest = MIN(seq_len_of_config(options), positions_of_model(options));
     uint64_t seq_len = 1;
-    if (shortest > longest) return longest;
+    if (shortest > longest || corpus->splitter.any_masked) return longest;
     while (2 * seq_len < shortest) seq_len *= 2;
     return seq_len;
 }
 
-static void print_notes(const struct run *run, const struct options *options) {
-    const struct documents *documents = &run->documents;
+static void print_special(const struct corpus *corpus) {
+    const struct rows *rows = &corpus->documents.rows;
+    size_t size;
+    const uint8_t *name = tokenizer_bytes(&corpus->tokenizer, rows->special_token, &size);
+    note(stderr, "note",
+         "strings of %" PRIu64 " row%s name %" PRIu64 " special token%s, as %.*s, which %s",
+         rows->special_rows, PLURAL(rows->special_rows), rows->special_count,
+         PLURAL(rows->special_count), (int)size, name,
+         rows->special_as_text ? "stay text"
+                               : "become these tokens; --special-as-text keeps them text");
+}
+
+static void print_notes(const struct corpus *corpus, const struct options *options) {
+    const struct documents *documents = &corpus->documents;
     if (documents->bad_rows > 0)
-        fprintf(stderr, "prepare: note: %" PRIu64 " bad row%s left out, the first: %s\n",
-                documents->bad_rows, documents->bad_rows == 1 ? " was" : "s were",
-                documents->first_bad_row ? documents->first_bad_row : "");
-    if (documents->binary > 0) {
-        fprintf(stderr,
-                "prepare: note: %" PRIu64
-                " file%s not UTF-8 text; the bytes are kept as they are: ",
-                documents->binary, documents->binary == 1 ? " is" : "s are");
-        utf8_print(stderr, documents->first_binary, strlen(documents->first_binary));
-        fprintf(stderr, "%s\n", documents->binary == 1 ? "" : " ...");
-    }
-    if (documents->json_text) {
-        fprintf(stderr, "prepare: note: ");
-        utf8_print(stderr, documents->json_text, strlen(documents->json_text));
-        fprintf(stderr, " begins like JSON, and was read as text; --jsonl reads it as rows\n");
-    }
-    if (documents->row_count > 0 && documents->rows.pair_field)
-        fprintf(stderr,
-                "prepare: note: the rows also have chosen and rejected, which were ignored; "
-                "--field %s prepares them as preference pairs\n",
-                documents->rows.pair_field);
-    const uint64_t skipped = run->inputs.skipped;
+        note(stderr, "note", "%" PRIu64 " bad row%s left out, the first: %s", documents->bad_rows,
+             documents->bad_rows == 1 ? " was" : "s were",
+             documents->first_bad_row ? documents->first_bad_row : "");
+    if (documents->lacking_count > 0)
+        note(stderr, "note",
+             "%" PRIu64 " byte%s no token in this vocabulary, and %s lost as in Hugging Face's "
+             "tokenizers; the first: %s",
+             documents->lacking_count, documents->lacking_count == 1 ? " has" : "s have",
+             documents->lacking_count == 1 ? "is" : "are", documents->first_lacking);
+    if (documents->binary > 0)
+        note(stderr, "note",
+             "%" PRIu64 " file%s not UTF-8 text; the bytes are kept as they are: %s%s",
+             documents->binary, documents->binary == 1 ? " is" : "s are", documents->first_binary,
+             documents->binary == 1 ? "" : " ...");
+    if (documents->misread)
+        note(stderr, "note",
+             documents->misread_as_json
+                 ? "%s begins like JSON, and was read as text; --jsonl reads it as rows"
+                 : "%s begins like a table, and was read as text; scripts/rows.py FILE | ./prepare "
+                   "... --jsonl - reads its rows",
+             documents->misread);
+    if (documents->rows.special_count > 0) print_special(corpus);
+    if (!options->field) row_members_note(stderr, &documents->rows.members);
+    const uint64_t skipped = corpus->inputs.skipped;
     if (skipped > 0)
-        fprintf(stderr,
-                "prepare: note: in folders, %" PRIu64 " file%s skipped because of %s: %s%s\n",
-                skipped, skipped == 1 ? " was" : "s were",
-                skipped == 1 ? "its extension" : "their extensions",
-                run->inputs.skipped_example ? utf8_mask(run->inputs.skipped_example) : "",
-                skipped == 1 ? "" : " ...");
-    if (documents->rows.chat)
-        chat_file_note(stderr, "prepare: ", run->tokenizer.directory, documents->rows.chat);
-    if (options->val_fraction > 0 && run->splitter.val.writer.tokens < TOKENS_MIN)
-        fprintf(stderr, "prepare: note: the text is too short for a validation part\n");
+        note(stderr, "note", "in folders, %" PRIu64 " file%s skipped because of %s: %s%s", skipped,
+             skipped == 1 ? " was" : "s were", skipped == 1 ? "its extension" : "their extensions",
+             corpus->inputs.skipped_example ? corpus->inputs.skipped_example : "",
+             skipped == 1 ? "" : " ...");
+    if (documents->rows.chat &&
+        chat_file_note(stderr, corpus->tokenizer.directory, documents->rows.chat,
+                       documents->rows.without_system))
+        note(stderr, "note",
+             "if they differ, prepare the chats with scripts/render_chat.py, which uses the "
+             "model's own");
+    if (options->val_fraction > 0 && corpus->splitter.val.writer.tokens < TOKENS_MIN)
+        note(stderr, "note", "the text is too short for a validation part");
 }
 
 /* Prints for example: 12 training tokens (5 count in the loss) in 1 shard: text_train_*.bin */
 static void print_side(const struct shard_writer *writer, const char *what, const char *prefix) {
-    printf("%" PRIu64 " %s tokens", writer->tokens, what);
+    printf("%" PRIu64 " %s token%s", writer->tokens, what, PLURAL(writer->tokens));
+    const uint64_t counted = writer->tokens - writer->ignored;
     if (writer->ignored > 0)
-        printf(" (%" PRIu64 " count in the loss)", writer->tokens - writer->ignored);
-    printf(" in %" PRIu64 " shard%s: %s_*.bin", writer->shards, writer->shards == 1 ? "" : "s",
-           prefix);
+        printf(" (%" PRIu64 " count%s in the loss)", counted, counted == 1 ? "s" : "");
+    printf(" in %" PRIu64 " shard%s: %s_*.bin", writer->shards, PLURAL(writer->shards), prefix);
 }
 
-static void print_summary(const struct run *run) {
-    const double seconds = progress_clock() - run->progress.started;
-    const double bytes = (double)run->documents.bytes_read;
+static void print_summary(const struct corpus *corpus) {
+    const double seconds = progress_clock() - corpus->progress.started;
+    const double bytes = (double)corpus->documents.bytes_read;
     char size[16], speed[16];
-    print_side(&run->splitter.train.writer, "training", run->train);
+    print_side(&corpus->splitter.train.writer, "training", corpus->train);
     printf("; ");
-    if (run->splitter.val.writer.tokens == 0) printf("no validation tokens");
-    else print_side(&run->splitter.val.writer, "validation", run->val);
-    printf("; vocabulary %d\n", run->tokenizer.vocab_size);
-    printf("read %s, %" PRIu64 " document%s", progress_bytes(size, bytes), run->splitter.documents,
-           run->splitter.documents == 1 ? "" : "s");
-    if (run->documents.row_count > 0) {
-        const struct rows *rows = &run->documents.rows;
+    if (corpus->splitter.val.writer.tokens == 0) printf("no validation tokens");
+    else print_side(&corpus->splitter.val.writer, "validation", corpus->val);
+    printf("; vocabulary %d\n", corpus->tokenizer.vocab_size);
+    printf("read %s, %" PRIu64 " document%s", progress_bytes(size, bytes),
+           corpus->splitter.documents, PLURAL(corpus->splitter.documents));
+    if (corpus->documents.row_count > 0) {
+        const struct rows *rows = &corpus->documents.rows;
         char names[300];
         rows_names(rows, names, sizeof names);
         if (rows_are_labelled(rows))
-            printf(", %" PRIu64 " labelled answers, of which %" PRIu64 " are undesirable",
-                   rows->pairs.labelled, rows->pairs.undesirable);
+            printf(", %" PRIu64 " labelled answer%s, of which %" PRIu64 " %s undesirable",
+                   rows->pairs.labelled, PLURAL(rows->pairs.labelled), rows->pairs.undesirable,
+                   rows->pairs.undesirable == 1 ? "is" : "are");
         else if (rows_are_pairs(rows))
-            printf(", %" PRIu64 " pair%s", run->documents.row_count,
-                   run->documents.row_count == 1 ? "" : "s");
-        printf(" (%" PRIu64 " row%s with %s)", run->documents.row_count,
-               run->documents.row_count == 1 ? "" : "s", utf8_mask(names));
+            printf(", %" PRIu64 " pair%s", corpus->documents.row_count,
+                   PLURAL(corpus->documents.row_count));
+        printf(" (%" PRIu64 " row%s with %s)", corpus->documents.row_count,
+               PLURAL(corpus->documents.row_count), utf8_mask(names));
     }
     printf(", in %.1f s: %s/s\n", seconds, progress_bytes(speed, bytes / seconds));
 }
@@ -465,77 +485,92 @@ static void print_setting(FILE *out, const char *key, const char *value, const c
     fprintf(out, "%s'", ending);
 }
 
+/* Prints smaller batches than those of finetune-lora.json (3 passes, 2 x 8 sequences) or dpo.json
+ * (1 pass, 4 sequences of 512 tokens) if the run would have fewer than 20 steps. */
+static void print_batch(FILE *out, const struct corpus *corpus, const struct options *options) {
+    const bool has_pairs = corpus->splitter.has_pairs;
+    const uint64_t micro = has_pairs ? 4 : 2, accumulated = has_pairs ? 1 : 8;
+    const uint64_t seq_len = has_pairs ? 512 : next_seq_len(corpus, options);
+    const uint64_t passed = (has_pairs ? 1 : 3) * corpus->splitter.train.writer.tokens / seq_len;
+    const uint64_t most = passed / 20, batch = MAX(most, 1); /* sequences of a step */
+    if (batch >= micro * accumulated) return;
+    if (batch < micro) fprintf(out, " \\\n    --set train.micro_batch_size=%" PRIu64, batch);
+    if (!has_pairs)
+        fprintf(out, " \\\n    --set train.grad_accum_steps=%" PRIu64, MAX(batch / micro, 1));
+}
+
 /* Prints the command that trains on these shards, from the model of the tokenizer if there is
  * one. */
-static void print_next(const struct run *run, const struct options *options, const char *program) {
-    const struct tokenizer *tokenizer = &run->tokenizer;
+static void print_next(const struct corpus *corpus, const struct options *options) {
+    const struct tokenizer *tokenizer = &corpus->tokenizer;
     const bool finetunes = has_weights(options->tokenizer_directory),
-               has_pairs = run->splitter.has_pairs;
+               has_pairs = corpus->splitter.has_pairs;
     struct printed next;
     if (printed_open(&next)) end_out_of_memory();
-    fprintf(next.out, "next: ./train --config %s.json --set name=mine",
+    help_print(next.out, "next: ./train --config ");
+    fprintf(next.out, "%s.json --set name=mine",
             has_pairs   ? "dpo"
             : finetunes ? "finetune-lora"
                         : "text");
-    if (has_pairs && rows_are_labelled(&run->documents.rows))
+    if (has_pairs && rows_are_labelled(&corpus->documents.rows))
         fputs(" --set train.objective=kto", next.out);
     if (finetunes) print_setting(next.out, "model.init_from", options->tokenizer_directory, "");
     else if (tokenizer->kind != TOKENIZER_BYTES)
         fprintf(next.out, " \\\n    --set data.tokenizer=%s --set model.vocab_size=%d",
                 tokenizer_kind_name(tokenizer->kind), tokenizer->vocab_size);
-    print_setting(next.out, "data.train", run->train, "_*.bin");
-    if (run->splitter.val.writer.tokens >= TOKENS_MIN)
-        print_setting(next.out, "data.val", run->val, "_*.bin");
+    print_setting(next.out, "data.train", corpus->train, "_*.bin");
+    if (corpus->splitter.val.writer.tokens >= TOKENS_MIN)
+        print_setting(next.out, "data.val", corpus->val, "_*.bin");
     else
         fputs(" --set data.val= --set eval.every=0 \\\n    --set checkpoint.keep_best=false",
               next.out);
     /* Sequences of pairs are filled up, so they may be longer than the shards. */
-    if (!has_pairs && next_seq_len(run, options) < seq_len_of_config(options))
-        fprintf(next.out, " \\\n    --set data.seq_len=%" PRIu64, next_seq_len(run, options));
+    if (!has_pairs && next_seq_len(corpus, options) < seq_len_of_config(options))
+        fprintf(next.out, " \\\n    --set data.seq_len=%" PRIu64, next_seq_len(corpus, options));
+    if (finetunes || has_pairs) print_batch(next.out, corpus, options);
     fputc('\n', next.out);
     if (printed_close(&next)) end_out_of_memory();
-    help_print(stdout, utf8_mask(next.text), program);
+    fputs(utf8_mask(next.text), stdout);
     free(next.text);
 }
 
-static void close_run(struct run *run, const struct options *options) {
-    if (run->splitter.block) tokenizer_record_unstage(options->prefix);
-    splitter_close(&run->splitter);
-    documents_close(&run->documents);
-    inputs_close(&run->inputs);
-    tokenizer_close(&run->tokenizer);
-    if (run->lock < 0) return;
-    unlink(run->lock_path);
-    close(run->lock);
+static void close_corpus(struct corpus *corpus, const struct options *options) {
+    if (corpus->splitter.block) tokenizer_record_unstage(options->prefix);
+    splitter_close(&corpus->splitter);
+    documents_close(&corpus->documents);
+    inputs_close(&corpus->inputs);
+    tokenizer_close(&corpus->tokenizer);
+    if (corpus->lock < 0) return;
+    unlink(corpus->lock_path);
+    close(corpus->lock);
 }
 
 int main(int argc, char **argv) {
     struct error error;
     struct options options;
-    static struct run run = {.lock = -1};
+    static struct corpus corpus = {.lock = -1};
     if (read_options(&options, argc, argv, &error)) {
-        fprintf(stderr, "prepare: %s\n", error.text);
-        help_print(stderr, "./prepare --help shows the options\n", argv[0]);
+        note(stderr, "prepare", "%s\n./prepare --help shows the options", error.text);
         return EXIT_USAGE;
     }
-    if (options.help) print_help(argv[0]);
+    if (options.help) print_help();
     if (options.version) printf("mantissa %s\n", MANTISSA_VERSION);
     if (options.help || options.version) return EXIT_DONE;
     signal(SIGXFSZ, SIG_IGN); /* makes a file size limit an error, not a fatal signal */
-    snprintf(run.train, sizeof run.train, "%s_train", options.prefix);
-    snprintf(run.val, sizeof run.val, "%s_val", options.prefix);
-    int status = open_run(&run, &options, &error);
-    if (status == 0) status = put_documents(&run, &options, &error);
-    const int caught = status && run.stop ? *run.stop : 0; /* later signals are ignored */
-    progress_erase(&run.progress);
-    if (status == 0) status = publish(&run, &options, &error);
-    if (status) fprintf(stderr, "prepare: %s\n", error.text);
+    snprintf(corpus.train, sizeof corpus.train, "%s_train", options.prefix);
+    snprintf(corpus.val, sizeof corpus.val, "%s_val", options.prefix);
+    int status = open_corpus(&corpus, &options, &error);
+    if (status == 0) status = put_documents(&corpus, &options, &error);
+    const int caught = status && corpus.stop ? *corpus.stop : 0; /* later signals are ignored */
+    progress_erase(&corpus.progress);
+    if (status == 0) status = publish(&corpus, &options, &error);
+    if (status) note_error(stderr, "prepare", &error);
     else {
-        print_notes(&run, &options);
-        print_summary(&run);
-        print_next(&run, &options, argv[0]);
+        print_notes(&corpus, &options);
+        print_summary(&corpus);
+        print_next(&corpus, &options);
     }
-    close_run(&run, &options);
+    close_corpus(&corpus, &options);
     if (caught) return EXIT_SIGNAL + caught;
     return status || fflush(stdout) ? EXIT_FAILED : EXIT_DONE;
 }

@@ -1,4 +1,4 @@
-/* Kinds of rows of JSON Lines, and the texts that each becomes:
+/* Types of rows of JSON Lines, and the texts that each becomes:
  *
  *     {"text"}                              a text
  *     {"prompt", "completion"}              a prompt and its answer
@@ -9,6 +9,8 @@
  *     {"prompt", "chosen", "rejected"}      a pair of answers, or without "prompt", see
  *                                           data/corpus/pair_rows.h
  *     {"prompt", "completion", "label"}     an answer and true if it is desirable
+ *
+ * Messages with a "weight", "train", "training", "loss" or "loss_mask" of 0 or false do not count.
  *
  * Prompts and answers are strings, or lists of messages or parts. Either list of messages takes
  * either pair of names. An instruction becomes a conversation of two messages if the tokenizer has
@@ -23,34 +25,38 @@
 #include "data/corpus/chat.h"
 #include "data/corpus/jsonl.h"
 #include "data/corpus/pair_rows.h"
+#include "data/corpus/row_members.h"
 #include "data/tokenize/tokenizer.h"
 #include "data/util/error.h"
 
 enum document_form {
     DOCUMENT_TEXT,     /* a text, all of which counts in the loss */
-    DOCUMENT_PAIR,     /* a prompt and its completion, encoded separately */
+    DOCUMENT_ANSWER,   /* a prompt and its answer */
     DOCUMENT_RENDERED, /* segments of one text that holds all its special tokens */
 };
 
 struct rows {
-    const struct row_form *kind;       /* kind of all rows; NULL: the first good row decides */
-    char *names[JSONL_MEMBERS_MAX];    /* members to read, set with kind; NULL: none */
+    const struct row_type *type;       /* type of all rows; NULL: the first good row decides */
+    char *names[JSONL_MEMBERS_MAX];    /* members to read, set with type; NULL: none */
     const struct tokenizer *tokenizer; /* decides about conversations; NULL: no template */
     const struct chat_template *chat;  /* set by the first conversation */
     struct jsonl_member *items[JSONL_MEMBERS_MAX]; /* stb_ds arrays of the row's lists, reused */
-    char *text;             /* stb_ds array: text put together for the row, reused */
-    struct row_texts texts; /* documents of the last row */
-    struct pair_rows pairs; /* state of rows with answers */
-    char *original;         /* stb_ds array: a row with answers before it is overwritten */
-    /* Value of --field that reads rows as pairs, if the first row decided for another kind and has
-     * the members of a pair, too; else NULL. */
-    const char *pair_field;
+    char *text;                 /* stb_ds array: text put together for the row, reused */
+    struct row_members members; /* members that are not read */
+    struct row_texts texts;     /* documents of the last row */
+    struct pair_rows pairs;     /* state of rows with answers */
+    char *original;             /* stb_ds array: a row with answers before it is overwritten */
+    bool without_system;        /* some conversations have no message of the system */
+    bool special_as_text;       /* special tokens in strings stay text */
+    /* Special tokens in strings so far, rows with one, and the last one found. */
+    uint64_t special_count, special_rows;
+    int special_token;
 };
 
 /* field names the members to read: "NAME" for a text, "NAME,NAME" for a prompt and its completion,
  * "NAME,NAME,NAME" for an instruction, its input and output; "messages", "conversations" and
  * "segments" are lists. The members of pairs are given by their own names, as MEMBER or
- * MEMBER=NAME: "prompt=question,chosen,rejected". NULL lets the first row decide: the first kind of
+ * MEMBER=NAME: "prompt=question,chosen,rejected". NULL lets the first row decide: the first type of
  * ROWS in rows.c whose members it has. Call rows_close afterwards, also on failure. */
 int rows_open(struct rows *rows, const char *field, const struct tokenizer *tokenizer,
               struct error *error);
@@ -65,7 +71,7 @@ int rows_parse(struct rows *rows, char *row, size_t size, size_t *column, struct
 /* Fails if a row still waits for another: a single one with a label. */
 int rows_finish(const struct rows *rows, struct error *error);
 
-/* Returns how the texts of rows are encoded. rows->kind must be known. */
+/* Returns how the texts of rows are encoded. rows->type must be known. */
 enum document_form rows_form(const struct rows *rows);
 
 /* True if rows are pairs of answers or have labels. */

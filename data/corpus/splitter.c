@@ -16,9 +16,9 @@ int splitter_open(struct splitter *splitter, const struct tokenizer *tokenizer, 
                                   .val_fraction = val_fraction,
                                   .progress = progress,
                                   .block_bytes = SPLITTER_BLOCK_BYTES,
-                                  .before = {.in_loss = true}};
+                                  .before = {.in_loss = true, .is_plain = true}};
     splitter->block = malloc(splitter->block_bytes);
-    if (!splitter->block) return fail(error, "out of memory for a block of text");
+    if (!splitter->block) return fail_memory(error, "a block of text");
     if (block_encoder_open(&splitter->encoder, tokenizer, progress, error) ||
         shard_writer_open(&splitter->train.writer, train, tokenizer->vocab_size, shard_tokens,
                           error) ||
@@ -101,7 +101,7 @@ static enum separator separator_of(const struct splitter *splitter,
                                    const struct splitter_side *side,
                                    const struct block_mark *mark) {
     const struct tokenizer *tokenizer = splitter->tokenizer;
-    if (mark->is_rendered) return SEPARATOR_NONE;
+    if (mark->is_rendered || mark->separator == SEPARATOR_IN_TEXT) return SEPARATOR_NONE;
     if (tokenizer->kind == TOKENIZER_BYTES)
         return side->has_text && !side->stopped && (mark->is_row || side->ends_with_row)
                    ? SEPARATOR_EMPTY_LINE
@@ -165,10 +165,18 @@ static int put_block(struct splitter *splitter, size_t end, struct error *error)
     return 0;
 }
 
+/* Returns the last mark of the text so far. */
+static struct block_mark last_mark(const struct splitter *splitter) {
+    return arrlenu(splitter->marks) > 0 ? arrlast(splitter->marks) : splitter->before;
+}
+
 static void put_mark(struct splitter *splitter, enum separator separator, bool in_loss) {
     struct block_mark mark = {.at = (uint32_t)splitter->filled,
                               .separator = (uint8_t)separator,
                               .in_loss = in_loss,
+                              .joins = separator == SEPARATOR_NONE &&
+                                       splitter->is_plain == last_mark(splitter).is_plain,
+                              .is_plain = splitter->is_plain,
                               .is_row = splitter->is_row && splitter->form != DOCUMENT_RENDERED,
                               .is_rendered = splitter->form == DOCUMENT_RENDERED};
     arrput(splitter->marks, mark);
@@ -176,7 +184,7 @@ static void put_mark(struct splitter *splitter, enum separator separator, bool i
 
 static int grow_block(struct splitter *splitter, struct error *error) {
     char *grown = realloc(splitter->block, 2 * splitter->block_bytes);
-    if (!grown) return fail(error, "out of memory for a block of text");
+    if (!grown) return fail_memory(error, "a block of text");
     splitter->block = grown;
     splitter->block_bytes *= 2;
     return 0;
@@ -192,10 +200,11 @@ static int make_room(struct splitter *splitter, struct error *error) {
 }
 
 /* The separator before a row with texts that do not count in the loss does not count either. */
-static void begin_document(struct splitter *splitter) {
+static void begin_document(struct splitter *splitter, bool names_begin) {
     const bool is_text = splitter->form == DOCUMENT_TEXT;
-    put_mark(splitter, SEPARATOR_NONE, is_text); /* take_marks sets the separator */
-    arrlast(splitter->marks).begins = true;
+    put_mark(splitter, names_begin ? SEPARATOR_IN_TEXT : SEPARATOR_NONE, is_text);
+    arrlast(splitter->marks).begins = true; /* take_marks sets the separator */
+    arrlast(splitter->marks).joins = false;
     arrlast(splitter->marks).first_marks =
         splitter->has_pairs ? splitter->first_marks : TOKEN_BEGINS;
     splitter->any_masked |= !is_text;
@@ -204,22 +213,46 @@ static void begin_document(struct splitter *splitter) {
     splitter->documents++;
 }
 
+/* Removes the name of a token from the end of the last text of a row, since its separator stands
+ * for it. Returns false if the text does not end with it, or is nothing else. */
+static bool take_end(struct splitter *splitter, int token) {
+    size_t size;
+    const uint8_t *name = tokenizer_bytes(splitter->tokenizer, token, &size);
+    const struct block_mark mark = last_mark(splitter);
+    const size_t begin = arrlenu(splitter->marks) > 0 ? mark.at + mark.begins : 0;
+    if (!mark.is_row || mark.is_plain || size == 0 || splitter->filled < begin + size ||
+        memcmp(splitter->block + splitter->filled - size, name, size) != 0)
+        return false;
+    splitter->filled -= size;
+    return true;
+}
+
 /* Ends the last document, before anything is added after it. A completion ends with `eos`, and a
  * text with `stop` if the tokenizer has a separate token for the end of a text, so that a model
  * learns to stop. */
 static void end_document(struct splitter *splitter) {
     const struct tokenizer *tokenizer = splitter->tokenizer;
-    const bool stops = splitter->form == DOCUMENT_TEXT && tokenizer->stop != tokenizer->end_of_text;
-    if (splitter->is_open && splitter->form == DOCUMENT_PAIR)
-        put_mark(splitter, SEPARATOR_EOS, true);
-    else if (splitter->is_open && stops) put_mark(splitter, SEPARATOR_STOP, true);
+    const bool is_text = splitter->form == DOCUMENT_TEXT,
+               stops = is_text && tokenizer->stop != tokenizer->end_of_text;
+    if (splitter->is_open && splitter->form != DOCUMENT_RENDERED) {
+        const bool has_eos = take_end(splitter, tokenizer->eos);
+        if (!has_eos && is_text) take_end(splitter, tokenizer->stop);
+        if (has_eos || !is_text) put_mark(splitter, SEPARATOR_EOS, true);
+        else if (stops) put_mark(splitter, SEPARATOR_STOP, true);
+    }
     splitter->is_open = false;
 }
 
-/* True if text that is added now counts in the loss. */
-static bool now_in_loss(const struct splitter *splitter) {
-    return arrlenu(splitter->marks) > 0 ? arrlast(splitter->marks).in_loss
-                                        : splitter->before.in_loss;
+/* Returns the size of the name of `end_of_text` if a row begins with it, or else 0. */
+static size_t named_begin(const struct splitter *splitter, const char *text, size_t left) {
+    const int token = splitter->tokenizer->end_of_text;
+    size_t size;
+    const uint8_t *name = tokenizer_bytes(splitter->tokenizer, token, &size);
+    return splitter->is_row && splitter->form != DOCUMENT_RENDERED && !splitter->is_plain &&
+                   size > 0 && left >= size && memcmp(text, name, size) == 0 &&
+                   tokenizer_special(splitter->tokenizer, name, size) == token
+               ? size
+               : 0;
 }
 
 /* Documents are pairs if the first one is. */
@@ -244,11 +277,19 @@ int splitter_put(struct splitter *splitter, const struct document_piece *piece,
         splitter->is_row = piece->is_row;
         splitter->form = piece->form;
     }
+    splitter->is_plain = piece->is_plain;
+    /* A row may name the token before it. If that is also the token that ends a row, it is left to
+     * the separator, which may be the end of the row before. */
+    const bool is_shared = splitter->tokenizer->eos == splitter->tokenizer->end_of_text;
+    size_t named =
+        splitter->begins && (piece->begins || !is_shared) ? named_begin(splitter, text, left) : 0;
+    if (is_shared) text += named, left -= named, named = 0;
     while (left > 0) {
         if (make_room(splitter, error)) return -1;
         if (splitter->begins && check_pairs(splitter, error)) return -1;
-        if (splitter->begins) begin_document(splitter);
-        if (now_in_loss(splitter) != piece->in_loss)
+        if (splitter->begins) begin_document(splitter, named > 0);
+        if (last_mark(splitter).in_loss != piece->in_loss ||
+            last_mark(splitter).is_plain != piece->is_plain)
             put_mark(splitter, SEPARATOR_NONE, piece->in_loss);
         const size_t room = splitter->block_bytes - splitter->filled;
         const size_t part = MIN(left, room);

@@ -20,8 +20,9 @@
  *
  * In pairs of a prompt and its completion, only the completion counts in the loss, together with
  * its end: the tokenizer's `stop`, or the line feeds. If `stop` is also the token before a
- * document, it appears once. Prompt and completion are encoded separately. Rendered rows have their
- * own special tokens, so nothing is added to them, and their segments are encoded together.
+ * document, it appears once. A row that begins or ends with the name of such a token gets no second
+ * one. The segments of a row are encoded together; a token of two segments belongs to the second.
+ * Rendered rows have their own special tokens, so nothing is added to them.
  *
  * Pairs of answers (data/corpus/pair_rows.h) share no token, so `stop` appears twice between two
  * documents. Blocks and validation begin with the first document of a pair, and a block grows until
@@ -60,6 +61,7 @@ struct splitter {
     struct block_mark *marks; /* stb_ds array: marks in the block */
     bool begins;              /* a document begins with the next byte, */
     bool is_row;              /* and this is its kind, */
+    bool is_plain;            /* special tokens are not recognized in the next byte */
     enum document_form form;
     uint8_t first_marks; /* and these are the marks of its first token, or 0 if not of a pair */
     bool has_pairs;      /* documents are pairs */

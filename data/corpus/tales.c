@@ -21,7 +21,7 @@ int tales_generate(uint8_t **text, size_t *bytes, uint64_t seed, size_t at_least
     *text = malloc(*bytes ? *bytes : 1);
     if (*text && *bytes) memcpy(*text, story.bytes, *bytes);
     arrfree(story.bytes);
-    return *text ? 0 : fail(error, "tales: no memory for %zu bytes of text", *bytes);
+    return *text ? 0 : fail_memory(error, "%zu bytes of tales", *bytes);
 }
 
 double tales_nats_per_byte(void) {
@@ -40,7 +40,7 @@ int tales_tokens(struct tokens *tokens, int is_validation, struct error *error) 
     int32_t *owned = malloc(bytes * sizeof *owned);
     if (!owned) {
         free(text);
-        return fail(error, "tales: no memory for %zu tokens", bytes);
+        return fail_memory(error, "%zu tokens of tales", bytes);
     }
     for (size_t i = 0; i < bytes; i++) owned[i] = text[i];
     free(text);

@@ -127,7 +127,7 @@ int tales_pairs(struct tokens *tokens, int is_validation, struct error *error) {
     const int status =
         made ? tokens_from_memory_marked(tokens, maker.tokens, maker.marks, maker.count,
                                          is_validation ? "tales (validation)" : "tales", error)
-             : fail(error, "tales: no memory for %zu tokens", tokens_max);
+             : fail_memory(error, "%zu tokens of tales", tokens_max);
     free(bytes);
     free(maker.text);
     free(maker.marks);

@@ -2,12 +2,14 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <stb/stb_ds.h>
 
 #include "data/util/min_max.h"
+#include "data/util/printed.h"
 #include "data/util/utf8.h"
 
 _Static_assert(sizeof(struct teacher_header) == TEACHER_HEADER_BYTES, "read as it is");
@@ -16,14 +18,14 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "records are read as t
 enum { NAME_SHOWN = 400, CHUNK_TOKENS = 1 << 16, CHUNK_BYTES = 32 << 10, F16_INFINITY = 0x7c00 };
 
 static const char MAGIC[4] = "TOPK", ENDING[] = ".logits", SHARD_ENDING[] = ".bin";
-static const char again[] = "write the logits again with ./train --logits DIR --from TEACHER";
+#define AGAIN "write the logits again with ./train --logits DIR --from TEACHER"
 
 /* Hashes what a model sees of a shard. */
-static int hash_tokens(char hex[SHA256_HEX_MAX], const struct token_shard *shard, bool isolated,
+static int hash_tokens(char hex[SHA256_HEX_MAX], const struct token_shard *shard, uint32_t context,
                        struct error *error) {
     struct sha256 hash;
     int32_t *tokens = malloc(CHUNK_TOKENS * sizeof *tokens);
-    if (!tokens) return fail(error, "out of memory");
+    if (!tokens) return fail_memory(error, "the tokens of a shard");
     int status = 0;
     sha256_begin(&hash);
     for (uint64_t at = 0; status == 0 && at < shard->count; at += CHUNK_TOKENS) {
@@ -32,7 +34,7 @@ static int hash_tokens(char hex[SHA256_HEX_MAX], const struct token_shard *shard
         status = token_shard_read(shard, tokens, at, count, error);
         if (status == 0) sha256_add(&hash, tokens, count * sizeof *tokens);
     }
-    if (isolated && shard->mask.starts)
+    if (context && shard->mask.starts)
         sha256_add(&hash, shard->mask.starts, (size_t)((shard->count + 7) / 8));
     sha256_end(hex, &hash);
     free(tokens);
@@ -40,22 +42,40 @@ static int hash_tokens(char hex[SHA256_HEX_MAX], const struct token_shard *shard
 }
 
 int teacher_describe(struct teacher_header *header, const struct token_shard *shard, int64_t top,
-                     int64_t vocab_size, int64_t seq_len, bool isolated, struct error *error) {
+                     int64_t vocab_size, int64_t seq_len, uint32_t context, struct error *error) {
     *header = (struct teacher_header){
         .version = TEACHER_VERSION,
         .top = (uint32_t)top,
         .vocab_size = (uint32_t)vocab_size,
         .seq_len = (uint32_t)seq_len,
-        .isolated = isolated,
+        .context = context,
         .records = shard->count > 0 ? shard->count - 1 : 0,
     };
     memcpy(header->magic, MAGIC, sizeof MAGIC);
-    return hash_tokens(header->tokens, shard, isolated, error);
+    return hash_tokens(header->tokens, shard, context, error);
+}
+
+/* Returns the name of a shard without its folder. */
+static const char *name_of(const struct token_shard *shard) {
+    const char *slash = strrchr(shard->name, '/');
+    return slash ? slash + 1 : shard->name;
+}
+
+int teacher_check_names(const struct tokens *tokens, struct error *error) {
+    const struct token_shard *shards = tokens->shards;
+    for (size_t i = 0; i < arrlenu(shards); i++)
+        for (size_t k = 0; k < i; k++)
+            if (strcmp(name_of(&shards[i]), name_of(&shards[k])) == 0)
+                return fail(error,
+                            "%.*s and %.*s would have one file of logits, by their name\nrename "
+                            "one of them, or prepare them with one --out",
+                            NAME_SHOWN, shards[k].name, NAME_SHOWN, shards[i].name);
+    return 0;
 }
 
 int teacher_path(char path[FILE_PATH_MAX], const char *folder, const struct token_shard *shard,
                  struct error *error) {
-    const char *slash = strrchr(shard->name, '/'), *name = slash ? slash + 1 : shard->name;
+    const char *name = name_of(shard);
     const int length = (int)(strlen(name) - (text_ends(name, SHARD_ENDING) ? 4 : 0));
     char file[FILE_PATH_MAX];
     if (snprintf(file, sizeof file, "%.*s%s", length, name, ENDING) >= FILE_PATH_MAX)
@@ -83,21 +103,24 @@ void teacher_pack(const struct teacher_header *header, void *record, const int32
 int teacher_read_header(struct teacher_header *header, const struct file_reader *file,
                         struct error *error) {
     if (file->bytes < sizeof *header)
-        return fail(error, "%.*s: truncated: %" PRIu64 " bytes, and the header alone has %d\n%s",
-                    NAME_SHOWN, file->path, file->bytes, TEACHER_HEADER_BYTES, again);
+        return fail(error,
+                    "%.*s: truncated: %" PRIu64 " bytes, and the header alone has %d\n" AGAIN,
+                    NAME_SHOWN, file->path, file->bytes, TEACHER_HEADER_BYTES);
     if (file_reader_get(file, header, 0, sizeof *header, error)) return -1;
     if (memcmp(header->magic, MAGIC, sizeof MAGIC) != 0 || header->version != TEACHER_VERSION)
-        return fail(error, "%.*s: not the logits of a teacher, version %d\n%s", NAME_SHOWN,
-                    file->path, TEACHER_VERSION, again);
+        return fail(error, "%.*s: not the logits of a teacher, version %d\n" AGAIN, NAME_SHOWN,
+                    file->path, TEACHER_VERSION);
     if (header->top < 1 || header->top > TEACHER_TOP_MAX || header->top > header->vocab_size)
-        return fail(error, "%.*s: damaged: %" PRIu32 " logits of a vocabulary of %" PRIu32 "\n%s",
-                    NAME_SHOWN, file->path, header->top, header->vocab_size, again);
+        return fail(error,
+                    "%.*s: damaged: %" PRIu32 " logits of a vocabulary of %" PRIu32 "\n" AGAIN,
+                    NAME_SHOWN, file->path, header->top, header->vocab_size);
     const uint64_t bytes = file->bytes - sizeof *header, record = teacher_record_bytes(header);
     if (bytes / record != header->records || bytes % record != 0)
         return fail(error,
-                    "%.*s: truncated or damaged: the header says %" PRIu64 " records of %" PRIu64
-                    " bytes, and %" PRIu64 " bytes follow it\n%s",
-                    NAME_SHOWN, file->path, header->records, record, bytes, again);
+                    "%.*s: truncated or damaged: the header says %" PRIu64 " record%s of %" PRIu64
+                    " bytes, and %" PRIu64 " byte%s follow it\n" AGAIN,
+                    NAME_SHOWN, file->path, header->records, PLURAL(header->records), record, bytes,
+                    PLURAL(bytes));
     return 0;
 }
 
@@ -112,22 +135,24 @@ static int compare(const char *path, const struct teacher_header *found,
     if (found->seq_len != wanted->seq_len)
         return fail(error,
                     "%.*s: written for sequences of %" PRIu32 " tokens, but data.seq_len is "
-                    "%" PRIu32 "\n%s --set data.seq_len=%" PRIu32 ", or change data.seq_len",
-                    NAME_SHOWN, path, found->seq_len, wanted->seq_len, again, wanted->seq_len);
-    if (found->isolated != wanted->isolated)
+                    "%" PRIu32 "\n" AGAIN " --set data.seq_len=%" PRIu32 ", or change data.seq_len",
+                    NAME_SHOWN, path, found->seq_len, wanted->seq_len, wanted->seq_len);
+    static const char *const isolates[] = {"false", "true"}, *const packs[] = {"cut", "whole"};
+    const uint32_t before = found->context, now = wanted->context;
+    if (before != now)
         return fail(error,
-                    "%.*s: written with data.isolate %s, but it is %s now\n%s, or change "
-                    "data.isolate",
-                    NAME_SHOWN, path, found->isolated ? "true" : "false",
-                    wanted->isolated ? "true" : "false", again);
+                    "%.*s: written with data.isolate %s and data.pack %s, but now it is %s and "
+                    "%s\n" AGAIN ", or change what differs",
+                    NAME_SHOWN, path, isolates[before & 1], packs[before >> 1 & 1],
+                    isolates[now & 1], packs[now >> 1 & 1]);
     if (found->top != wanted->top)
         return fail(error,
                     "%.*s: it has %" PRIu32 " logits for each token, the other files have "
-                    "%" PRIu32 "\n%s",
-                    NAME_SHOWN, path, found->top, wanted->top, again);
+                    "%" PRIu32 "\n" AGAIN,
+                    NAME_SHOWN, path, found->top, wanted->top);
     if (found->records != wanted->records || strcmp(found->tokens, wanted->tokens) != 0)
-        return fail(error, "%.*s: written for other tokens than those of its shard\n%s", NAME_SHOWN,
-                    path, again);
+        return fail(error, "%.*s: written for other tokens than those of its shard\n" AGAIN,
+                    NAME_SHOWN, path);
     return 0;
 }
 
@@ -140,23 +165,24 @@ static int open_shard(struct teacher_logits *teacher, const char *folder,
     *file = (struct file_reader){0};
     if (teacher_path(path, folder, shard, error)) return -1;
     if (!file_exists(path))
-        return fail(error, "there is no %.*s, the teacher's logits for %.*s\n%s", NAME_SHOWN / 2,
-                    path, NAME_SHOWN / 2, shard->name, again);
+        return fail(error, "there is no %.*s, the teacher's logits for %.*s\n" AGAIN,
+                    NAME_SHOWN / 2, path, NAME_SHOWN / 2, shard->name);
     if (file_reader_open(file, path, error) || teacher_read_header(&found, file, error)) return -1;
-    found.tokens[SHA256_HEX_MAX - 1] = '\0'; /* whatever a damaged file holds */
+    /* whatever a damaged file holds */
+    found.tokens[SHA256_HEX_MAX - 1] = found.teacher[SHA256_HEX_MAX - 1] = '\0';
     if (arrlen(teacher->files) == 1) teacher->header = found;
     if (teacher_describe(&wanted, shard, teacher->header.top, like->vocab_size, like->seq_len,
-                         like->isolated, error))
+                         like->context, error))
         return -1;
     return compare(path, &found, &wanted, error);
 }
 
 int teacher_open(struct teacher_logits *teacher, const char *folder, const struct tokens *tokens,
-                 int64_t vocab_size, int64_t seq_len, bool isolated, struct error *error) {
+                 int64_t vocab_size, int64_t seq_len, uint32_t context, struct error *error) {
     const struct teacher_header like = {
-        .vocab_size = (uint32_t)vocab_size, .seq_len = (uint32_t)seq_len, .isolated = isolated};
+        .vocab_size = (uint32_t)vocab_size, .seq_len = (uint32_t)seq_len, .context = context};
     *teacher = (struct teacher_logits){0};
-    int status = 0;
+    int status = teacher_check_names(tokens, error);
     for (size_t i = 0; status == 0 && i < arrlenu(tokens->shards); i++)
         status = open_shard(teacher, folder, &tokens->shards[i], &like, error);
     if (status) teacher_close(teacher);
@@ -201,8 +227,8 @@ int teacher_read(const struct teacher_logits *teacher, size_t shard, uint64_t fi
         for (size_t i = 0; i < records; i++)
             if (!unpack(header, buffer + i * bytes, tokens + (at + i) * top,
                         logits + (at + i) * top))
-                return fail(error, "%.*s: damaged at token %" PRIu64 "\n%s", NAME_SHOWN, file->path,
-                            first + at + i, again);
+                return fail(error, "%.*s: damaged at token %" PRIu64 "\n" AGAIN, NAME_SHOWN,
+                            file->path, first + at + i);
     }
     return 0;
 }

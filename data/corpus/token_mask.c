@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "data/util/file_reader.h"
+#include "data/util/printed.h"
 #include "data/util/utf8.h"
 
 enum { NAME_SHOWN = 600, PUT_BYTES = 4096 };
@@ -48,40 +49,40 @@ static uint64_t file_bytes_for(uint32_t version, uint64_t tokens) {
     return TOKEN_MASK_HEADER_BYTES + (uint64_t)planes_of(version) * bytes_for(tokens);
 }
 
-static const char remedy[] =
-    "write both again with ./prepare, or copy them again if they were copied";
+#define REMEDY "write both again with ./prepare, or copy them again if they were copied"
 
 /* Checks the file as read. */
 static int check(const struct token_mask *mask, const char *path, uint64_t tokens,
                  struct error *error) {
     struct header header = {0};
     if (mask->file_bytes == 0)
-        return fail(error, "%.*s: not the mask of a token shard: it is empty\n%s", NAME_SHOWN, path,
-                    remedy);
+        return fail(error, "%.*s: not the mask of a token shard: it is empty\n" REMEDY, NAME_SHOWN,
+                    path);
     memcpy(&header, mask->file,
            mask->file_bytes < sizeof header ? mask->file_bytes : sizeof header);
     if (mask->file_bytes < sizeof header || memcmp(header.magic, MAGIC, sizeof MAGIC) != 0)
-        return fail(error, "%.*s: not the mask of a token shard: it does not begin with MASK\n%s",
-                    NAME_SHOWN, path, remedy);
+        return fail(error,
+                    "%.*s: not the mask of a token shard: it does not begin with MASK\n" REMEDY,
+                    NAME_SHOWN, path);
     if (header.version < 1 || header.version > TOKEN_MASK_VERSION_PAIRS)
         return fail(error,
-                    "%.*s: a mask of version %" PRIu32 "; only versions 1 to %d are known\n%s",
-                    NAME_SHOWN, path, header.version, TOKEN_MASK_VERSION_PAIRS, remedy);
+                    "%.*s: a mask of version %" PRIu32 "; only versions 1 to %d are known\n" REMEDY,
+                    NAME_SHOWN, path, header.version, TOKEN_MASK_VERSION_PAIRS);
     if (header.tokens != tokens)
         return fail(error,
-                    "%.*s: the mask of %" PRIu64 " tokens, but the shard beside it has %" PRIu64
-                    "\n%s",
-                    NAME_SHOWN, path, header.tokens, tokens, remedy);
+                    "%.*s: the mask of %" PRIu64 " token%s, but the shard beside it has %" PRIu64
+                    "\n" REMEDY,
+                    NAME_SHOWN, path, header.tokens, PLURAL(header.tokens), tokens);
     const uint64_t wanted = file_bytes_for(header.version, tokens);
     if (mask->file_bytes != wanted)
         return fail(error,
-                    "%.*s: damaged: a mask of %" PRIu64 " tokens has %" PRIu64
-                    " bytes, the file has %zu\n%s",
-                    NAME_SHOWN, path, tokens, wanted, mask->file_bytes, remedy);
+                    "%.*s: damaged: a mask of %" PRIu64 " token%s has %" PRIu64
+                    " bytes, the file has %zu\n" REMEDY,
+                    NAME_SHOWN, path, tokens, PLURAL(tokens), wanted, mask->file_bytes);
     for (int i = 1; tokens % 8 != 0 && i <= planes_of(header.version); i++)
         if (mask->file[mask->file_bytes - (size_t)i] >> tokens % 8 != 0)
-            return fail(error, "%.*s: damaged: it has bits behind the last token\n%s", NAME_SHOWN,
-                        path, remedy);
+            return fail(error, "%.*s: damaged: it has bits behind the last token\n" REMEDY,
+                        NAME_SHOWN, path);
     return 0;
 }
 
@@ -90,7 +91,7 @@ static int take_planes(struct token_mask *mask, const uint8_t *bytes, int planes
                        struct error *error) {
     const size_t size = bytes_for(tokens);
     uint8_t *apart = malloc((size_t)planes * size + 1);
-    if (!apart) return fail(error, "out of memory for a mask (%zu bytes)", (size_t)planes * size);
+    if (!apart) return fail_memory(error, "a mask (%zu bytes)", (size_t)planes * size);
     for (size_t i = 0; i < size; i++)
         for (int plane = 0; plane < planes; plane++) apart[(size_t)plane * size + i] = *bytes++;
     free(mask->file);
@@ -112,13 +113,14 @@ static int check_pairs(const struct token_mask *mask, const char *path, uint64_t
         const bool good =
             begins ? rejected != second : i > 0 && !rejected && !token_mask_has_label(mask, i);
         if (!good)
-            return fail(error, "%.*s: damaged: by its marks token %" PRIu64 " is not of a pair\n%s",
-                        NAME_SHOWN, path, i, remedy);
+            return fail(error,
+                        "%.*s: damaged: by its marks token %" PRIu64 " is not of a pair\n" REMEDY,
+                        NAME_SHOWN, path, i);
         second ^= begins;
     }
     return second ? 0
-                  : fail(error, "%.*s: damaged: the last pair has one document\n%s", NAME_SHOWN,
-                         path, remedy);
+                  : fail(error, "%.*s: damaged: the last pair has one document\n" REMEDY,
+                         NAME_SHOWN, path);
 }
 
 /* Finds the bits in a good file. Those of version 2 and 3 are copied apart. */
@@ -139,8 +141,8 @@ static int read_file(struct token_mask *mask, const struct file_reader *file, st
     mask->file_bytes = (size_t)file->bytes;
     mask->file = malloc(mask->file_bytes + 1);
     if (!mask->file)
-        return fail(error, "out of memory for the mask %.*s (%zu bytes)", NAME_SHOWN, file->path,
-                    mask->file_bytes);
+        return fail_memory(error, "the mask %.*s (%zu bytes)", NAME_SHOWN, file->path,
+                           mask->file_bytes);
     return file_reader_get(file, mask->file, 0, mask->file_bytes, error);
 }
 
@@ -161,7 +163,7 @@ int token_mask_open(struct token_mask *mask, const char *shard_path, uint64_t to
     struct file_reader file;
     struct error reason;
     int status = file_reader_open(&file, path, &reason);
-    if (status == RESULT_NONE) return fail(error, "%s\n%s", reason.text, remedy);
+    if (status == RESULT_NONE) return fail(error, "%s\n" REMEDY, reason.text);
     if (status) return fail(error, "%s", reason.text);
     status = read_file(mask, &file, error);
     file_reader_close(&file);
@@ -176,22 +178,31 @@ void token_mask_close(struct token_mask *mask) {
     memset(mask, 0, sizeof *mask);
 }
 
-/* Returns how many of the bits first .. first + count - 1 are set. */
-static uint64_t count_bits(const uint8_t *bits, uint64_t first, uint64_t count) {
+uint64_t token_mask_counted(const struct token_mask *mask, uint64_t first, uint64_t count) {
+    const uint8_t *bits = mask->bits;
     const uint64_t end = first + count;
     uint64_t counted = 0;
+    if (!bits) return count;
     for (; first < end && first % 8 != 0; first++) counted += bits[first / 8] >> first % 8 & 1;
     for (; first + 8 <= end; first += 8) counted += (uint64_t)__builtin_popcount(bits[first / 8]);
     for (; first < end; first++) counted += bits[first / 8] >> first % 8 & 1;
     return counted;
 }
 
-uint64_t token_mask_counted(const struct token_mask *mask, uint64_t first, uint64_t count) {
-    return mask->bits ? count_bits(mask->bits, first, count) : count;
+/* Returns the first set bit from `first` on, or `end`. */
+static uint64_t next_bit(const uint8_t *bits, uint64_t first, uint64_t end) {
+    for (; first < end; first++)
+        if (bits[first / 8] >> first % 8 & 1) return first;
+        else if (first % 8 == 0 && bits[first / 8] == 0) first += 7;
+    return end;
 }
 
-uint64_t token_mask_begun(const struct token_mask *mask, uint64_t first, uint64_t count) {
-    return mask->starts ? count_bits(mask->starts, first, count) : 0;
+uint64_t token_mask_next_begin(const struct token_mask *mask, uint64_t first, uint64_t end) {
+    return mask->starts ? next_bit(mask->starts, first, end) : end;
+}
+
+uint64_t token_mask_next_counted(const struct token_mask *mask, uint64_t first, uint64_t end) {
+    return mask->bits ? next_bit(mask->bits, first, end) : first;
 }
 
 /* Adds a token's marks to the bytes of its 8 tokens. */
@@ -207,7 +218,7 @@ int token_mask_from_marks(struct token_mask *mask, const uint8_t *marks, uint64_
         if (marks[i] & TOKEN_REJECTED) planes = TOKEN_MASK_PLANES;
     memset(mask, 0, sizeof *mask);
     uint8_t *bytes = calloc(bytes_for(count) + 1, (size_t)planes);
-    if (!bytes) return fail(error, "out of memory for a mask (%" PRIu64 " tokens)", count);
+    if (!bytes) return fail_memory(error, "a mask (%" PRIu64 " tokens)", count);
     for (uint64_t i = 0; i < count; i++)
         add_marks(bytes + i / 8 * (uint64_t)planes, planes, marks[i], i);
     int status = take_planes(mask, bytes, planes, count, error);

@@ -101,8 +101,10 @@ static inline bool token_mask_has_label(const struct token_mask *mask, uint64_t 
 /* Returns how many of the tokens first .. first + count - 1 count in the loss. */
 uint64_t token_mask_counted(const struct token_mask *mask, uint64_t first, uint64_t count);
 
-/* Returns how many documents begin with these tokens. */
-uint64_t token_mask_begun(const struct token_mask *mask, uint64_t first, uint64_t count);
+/* Return the first token from `first` on with which a document begins, or that counts in the loss;
+ * `end` if none before it does. */
+uint64_t token_mask_next_begin(const struct token_mask *mask, uint64_t first, uint64_t end);
+uint64_t token_mask_next_counted(const struct token_mask *mask, uint64_t first, uint64_t end);
 
 /* Writes a mask to `path`. */
 struct mask_writer {

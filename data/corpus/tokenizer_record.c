@@ -54,8 +54,7 @@ int tokenizer_record_stage(const char *prefix, const struct tokenizer *tokenizer
     struct printed printed;
     if (record_path(prefix, ".part", part, error)) return -1;
     if (tokenizer->kind != TOKENIZER_BYTES && absolute_path(directory, absolute, error)) return -1;
-    if (printed_open(&printed))
-        return fail(error, "out of memory while writing %.*s", NAME_SHOWN, part);
+    if (printed_open(&printed)) return fail_memory(error, "%.*s", NAME_SHOWN, part);
     print_record(printed.out, tokenizer, absolute);
     return printed_write(&printed, part, NULL, error);
 }
@@ -125,7 +124,7 @@ static int read_files(struct tokenizer_record *record, const cJSON *files, struc
         if (record->file_count == TOKENIZER_FILES_MAX ||
             strlen(item->string) >= sizeof record->files->name ||
             !json_whole(&bytes, item, "bytes", 0, INT64_C(1) << 53) || !hash || !is_sha256(hash))
-            return fail_malformed(record, "\"files\" is not what ./prepare writes", error);
+            return fail_malformed(record, "\"files\" has a wrong member", error);
         const int i = record->file_count++;
         strcpy(record->files[i].name, item->string);
         record->files[i].bytes = (uint64_t)bytes;
@@ -181,18 +180,19 @@ int tokenizer_record_of_shard(struct tokenizer_record *record, const char *shard
     return status;
 }
 
+#define REMEDY "use the tokenizer of the shards, or make them again with ./prepare"
+
 int tokenizer_record_check(const struct tokenizer_record *record, const struct tokenizer *tokenizer,
                            struct error *error) {
-    const char *remedy = "use the tokenizer of the shards, or make them again with ./prepare";
     /* Older records use the kind gpt2 for all tokenizers from files. */
     if ((record->kind == TOKENIZER_BYTES) != (tokenizer->kind == TOKENIZER_BYTES))
-        return fail(error, "the shards of %.*s were made with tokenizer %s, not %s\n%s", NAME_SHOWN,
-                    record->path, tokenizer_kind_name(record->kind),
-                    tokenizer_kind_name(tokenizer->kind), remedy);
+        return fail(error, "the shards of %.*s were made with tokenizer %s, not %s\n" REMEDY,
+                    NAME_SHOWN, record->path, tokenizer_kind_name(record->kind),
+                    tokenizer_kind_name(tokenizer->kind));
     if (record->vocab_size != tokenizer->vocab_size + tokenizer->left_out)
         return fail(error,
-                    "the shards of %.*s were made with a vocabulary of %d tokens, not %d\n%s",
-                    NAME_SHOWN, record->path, record->vocab_size, tokenizer->vocab_size, remedy);
+                    "the shards of %.*s were made with a vocabulary of %d tokens, not %d\n" REMEDY,
+                    NAME_SHOWN, record->path, record->vocab_size, tokenizer->vocab_size);
     if (strcmp(record->sha256, tokenizer->sha256) == 0) return 0;
     const char *name = "tokens or merges";
     for (int i = 0; i < record->file_count; i++)
@@ -202,6 +202,6 @@ int tokenizer_record_check(const struct tokenizer_record *record, const struct t
                 name = record->files[i].name;
     return fail(error,
                 "the shards of %.*s were made with another tokenizer: its %s differ, which came "
-                "from %.*s\n%s",
-                NAME_SHOWN / 2, record->path, name, NAME_SHOWN / 2, record->directory, remedy);
+                "from %.*s\n" REMEDY,
+                NAME_SHOWN / 2, record->path, name, NAME_SHOWN / 2, record->directory);
 }

@@ -13,6 +13,7 @@
 
 #include <stb/stb_ds.h>
 #include "data/util/min_max.h"
+#include "data/util/printed.h"
 #include "data/util/utf8.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "shards are read as they are");
@@ -22,19 +23,21 @@ enum { HEADER_WORDS = SHARD_HEADER_BYTES / 4, HEADER_MASKED = 4, NAME_SHOWN = 60
 /* Endings of the two kinds of files in a set. */
 static const char SHARD_ENDING[] = ".bin", MASK_ENDING[] = ".mask";
 
+#define MAKE   "make shards with: ./prepare --tokenizer DIR (or bytes) --out PREFIX FILE"
+#define REMEDY "write it again with ./prepare, or copy it again if it was copied"
+
 static int fail_no_shard(const char *path, uint64_t bytes, struct error *error) {
-    const char *make = "make shards with: ./prepare --tokenizer DIR (or bytes) --out PREFIX FILE";
     if (bytes == 0)
-        return fail(error, "%.*s is not a token shard: it is empty\n%s", NAME_SHOWN, path, make);
+        return fail(error, "%.*s is not a token shard: it is empty\n" MAKE, NAME_SHOWN, path);
     if (!text_ends(path, SHARD_ENDING))
         return fail(error,
                     "%.*s is not a token shard: it has no header, and only files named .bin are "
-                    "read without one\n%s",
-                    NAME_SHOWN, path, make);
+                    "read without one\n" MAKE,
+                    NAME_SHOWN, path);
     return fail(error,
-                "%.*s is not a token shard: it has no header, and its %" PRIu64 " bytes, an odd "
-                "number, cannot be 16-bit tokens\n%s",
-                NAME_SHOWN, path, bytes, make);
+                "%.*s is not a token shard: it has no header, and its %" PRIu64 " byte%s, an odd "
+                "number, cannot be 16-bit tokens\n" MAKE,
+                NAME_SHOWN, path, bytes, PLURAL(bytes));
 }
 
 /* Checks the header of a file that begins with the number of a format. */
@@ -43,30 +46,29 @@ static int check_header(const char *path, const uint32_t *header, uint64_t file_
     const bool is_wide = header[0] == SHARD_MAGIC_32;
     const uint32_t version = is_wide ? SHARD_VERSION_32 : SHARD_VERSION_16;
     const uint64_t token_bytes = is_wide ? 4 : 2;
-    const char *remedy = "write it again with ./prepare, or copy it again if it was copied";
     if (file_bytes < SHARD_HEADER_BYTES)
         return fail(error,
                     "%.*s: truncated: a token shard of %" PRIu64 " bytes, but the header alone "
-                    "has %d\n%s",
-                    NAME_SHOWN, path, file_bytes, SHARD_HEADER_BYTES, remedy);
+                    "has %d\n" REMEDY,
+                    NAME_SHOWN, path, file_bytes, SHARD_HEADER_BYTES);
     if (header[1] != version)
         return fail(error,
                     "%.*s: token shard of %d bits, version %" PRIu32 "; only version %" PRIu32
-                    " is known\n%s",
-                    NAME_SHOWN, path, is_wide ? 32 : 16, header[1], version, remedy);
+                    " is known\n" REMEDY,
+                    NAME_SHOWN, path, is_wide ? 32 : 16, header[1], version);
     *count = header[2] | (uint64_t)header[3] << 32;
     uint64_t held = (file_bytes - SHARD_HEADER_BYTES) / token_bytes;
     if (held < *count)
         return fail(error,
-                    "%.*s: truncated: the header says %" PRIu64 " tokens, the file ends after "
-                    "%" PRIu64 "\n%s",
-                    NAME_SHOWN, path, *count, held, remedy);
+                    "%.*s: truncated: the header says %" PRIu64 " token%s, the file ends after "
+                    "%" PRIu64 "\n" REMEDY,
+                    NAME_SHOWN, path, *count, PLURAL(*count), held);
     uint64_t extra = file_bytes - SHARD_HEADER_BYTES - token_bytes * *count;
     if (extra > 0)
         return fail(error,
-                    "%.*s: too long: the header says %" PRIu64 " tokens, and %" PRIu64
-                    " bytes follow them\n%s",
-                    NAME_SHOWN, path, *count, extra, remedy);
+                    "%.*s: too long: the header says %" PRIu64 " token%s, followed by %" PRIu64
+                    " byte%s\n" REMEDY,
+                    NAME_SHOWN, path, *count, PLURAL(*count), extra, PLURAL(extra));
     return 0;
 }
 
@@ -103,7 +105,7 @@ static int open_file(struct token_shard *shard, struct error *error) {
 static int open_shard(struct tokens *tokens, const char *path, struct error *error) {
     struct token_shard *shard = arraddnptr(tokens->shards, 1);
     *shard = (struct token_shard){.name = strdup(path)};
-    if (!shard->name) return fail(error, "out of memory while opening %.*s", NAME_SHOWN, path);
+    if (!shard->name) return fail_memory(error, "%.*s", NAME_SHOWN, path);
     if (open_file(shard, error)) return -1;
     if (token_mask_open(&shard->mask, path, shard->count, shard->is_masked, error)) return -1;
     tokens->count += shard->count;
@@ -158,7 +160,7 @@ int tokens_from_memory(struct tokens *tokens, int32_t *owned, uint64_t count, co
         .name = strdup(name), .count = count, .token_bytes = sizeof *owned, .owned = owned};
     if (!shard.name) {
         free(owned);
-        return fail(error, "out of memory while making the tokens of %.*s", NAME_SHOWN, name);
+        return fail_memory(error, "the tokens of %.*s", NAME_SHOWN, name);
     }
     arrput(tokens->shards, shard);
     tokens->count = tokens->counted = count;
@@ -291,7 +293,7 @@ int shard_writer_open(struct shard_writer *writer, const char *prefix, int vocab
         visit_files(prefix, MASK_ENDING, REMOVE_PARTS, &leftovers, error))
         return -1;
     writer->prefix = strdup(prefix);
-    if (!writer->prefix) return fail(error, "out of memory while opening %.*s", NAME_SHOWN, prefix);
+    if (!writer->prefix) return fail_memory(error, "%.*s", NAME_SHOWN, prefix);
     writer->vocab_size = vocab_size;
     writer->shard_tokens = shard_tokens;
     return 0;
@@ -363,19 +365,14 @@ static int put_mask(struct shard_writer *writer, const uint8_t *marks, uint64_t 
     return mask_writer_put(&writer->mask, marks, count, error);
 }
 
-static bool begins_pair(uint8_t mark) {
-    return (mark & (TOKEN_BEGINS | TOKEN_REJECTED)) == TOKEN_BEGINS;
-}
-
 /* Returns how many of the next tokens are written to the current shard. */
 static uint64_t part_of_shard(const struct shard_writer *writer, const uint8_t *marks,
                               uint64_t count) {
     const uint64_t room = writer->shard_tokens - MIN(writer->shard_tokens, writer->tokens_in_shard);
     uint64_t part = MIN(count, room);
-    if (!writer->has_pairs) return part;
-    if (!marks) return count;
-    while (part < count && !begins_pair(marks[part])) part++;
-    return part;
+    if (!marks) return writer->has_pairs ? count : part;
+    while (part < count && (marks[part] & (TOKEN_BEGINS | TOKEN_REJECTED)) != TOKEN_BEGINS) part++;
+    return MIN(part, SHARD_TOKENS_MAX - writer->tokens_in_shard);
 }
 
 int shard_writer_put_packed(struct shard_writer *writer, const void *packed, const uint8_t *marks,
@@ -393,9 +390,7 @@ int shard_writer_put_packed(struct shard_writer *writer, const void *packed, con
         bytes += part * token_bytes;
         if (marks) marks += part;
         count -= part;
-        const bool is_full =
-            writer->has_pairs ? count > 0 : writer->tokens_in_shard == writer->shard_tokens;
-        if (is_full && end_shard(writer, error)) return -1;
+        if (count > 0 && end_shard(writer, error)) return -1;
     }
     return 0;
 }

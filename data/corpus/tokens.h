@@ -87,8 +87,8 @@ void tokens_close(struct tokens *tokens);
  * final names once the whole set is complete: open, put ..., finish, publish. Before publish,
  * shard_writer_abandon restores the previous state of the disk. A shard with tokens that do not
  * count or that begin a document, by their marks, gets a mask, PREFIX_000000.mask, in the same way;
- * other shards have none. With has_pairs, a shard ends only before a pair: the first one that
- * begins at or after shard_tokens. */
+ * other shards have none. Where tokens have marks, a shard ends before the first document, or with
+ * has_pairs the first pair, that begins at or after shard_tokens. */
 struct shard_writer {
     char *prefix; /* NULL if not open */
     int vocab_size;

@@ -97,7 +97,7 @@ static int finish_pattern(struct split_pattern *pattern, struct error *error) {
     const size_t count = arrlenu(pattern->nodes);
     struct beginning *all = calloc(count, sizeof *all);
     bool *seen = malloc(count * sizeof *seen);
-    int status = all && seen ? 0 : fail(error, "out of memory while opening a tokenizer");
+    int status = all && seen ? 0 : fail_memory(error, "a tokenizer");
     if (!status && find_beginning(pattern, pattern->start, all)->can_be_empty)
         status = fail(error, "the pattern that cuts text, \"%.60s\": it matches the empty text",
                       pattern->text);
@@ -117,7 +117,7 @@ struct split_pattern *split_pattern_open(const char *text, enum split_dialect di
                                          const uint8_t *atoms, struct error *error) {
     struct split_pattern *pattern = calloc(1, sizeof *pattern);
     if (pattern) *pattern = (struct split_pattern){.text = strdup(text), .atoms = atoms};
-    if (!pattern || !pattern->text) fail(error, "out of memory while opening a tokenizer");
+    if (!pattern || !pattern->text) fail_memory(error, "a tokenizer");
     else if (!split_parse(pattern, text, dialect, error) && !finish_pattern(pattern, error))
         return pattern;
     split_pattern_close(pattern);

@@ -8,8 +8,9 @@
  *     4. The remaining text is cut into pieces: by patterns (byte-level kinds), or at the marks
  *        U+2581 that stand for spaces (kinds made of characters, like SentencePiece's).
  *     5. A piece becomes its bytes or its characters as tokens, which are merged by rank. With
- *        ignore_merges, a piece that is itself a token becomes that token. A character without a
- *        token becomes the tokens of its bytes (byte_fallback) or the unknown token.
+ *        ignore_merges, a piece that is itself a token becomes that token. A byte or character
+ *        without a token becomes the tokens of its spelling (byte_fallback), or else the unknown
+ *        token, or else nothing.
  *
  * data/tokenize/subwords_json.h and data/tokenize/tiktoken_vocab.h read the files. A tokenizer is
  * read-only once built and may be shared by threads; each thread needs its own encoder. */
@@ -42,6 +43,9 @@ struct subwords_normalizer {
     char *from, *to; /* by malloc; from: "" unless it replaces */
 };
 
+/* A character without a token produces none, or is an error since the file's unk_token is none. */
+enum { SUBWORDS_UNKNOWN_VANISHES = -1, SUBWORDS_UNKNOWN_FAILS = -2 };
+
 enum subwords_prepend { SUBWORDS_NEVER, SUBWORDS_FIRST, SUBWORDS_ALWAYS };
 
 /* One text for each token, "" if the token does not exist. */
@@ -59,8 +63,12 @@ struct subwords {
     bool is_gpt2;
     bool ignore_merges;
     bool fuse_unknown;
-    int32_t unknown; /* token, or -1: unknown characters produce no token */
+    int32_t unknown;   /* token, or SUBWORDS_UNKNOWN_VANISHES, SUBWORDS_UNKNOWN_FAILS */
+    bool lacks_bytes;  /* byte-level: some bytes have no token of their own, */
+    bool lacking[256]; /* and these no spelling either */
     struct byte_tokens bytes;
+    /* byte_fallback: the one or two tokens that spell a byte; -1 for none. */
+    int32_t spelled[256][2];
     struct subwords_texts names;   /* each token as it appears in a piece */
     struct subwords_texts decoded; /* each token as it appears in text; empty for byte-level */
     uint32_t *slots;               /* stb_ds: hash table of the names that a piece may become */
@@ -128,7 +136,7 @@ void subwords_encoder_close(struct subwords_encoder *encoder);
 
 /* Appends the tokens of text to *tokens, an stb_ds array, without begins and ends. If `special` is
  * false, the texts of special tokens are ordinary text. Fails, with part of the tokens appended, if
- * a pattern or the normalizer takes too much time or memory for the size of the text. Running out
- * of memory ends the program. */
+ * a pattern or the normalizer takes too much time or memory for the size of the text, and for a
+ * character of SUBWORDS_UNKNOWN_FAILS. Running out of memory ends the program. */
 int subwords_encode(struct subwords_encoder *encoder, int32_t **tokens, const void *text,
                     size_t size, bool special, struct error *error);

@@ -95,9 +95,14 @@ void subwords_builder_number(struct subwords_builder *builder, const char *name,
     builder->vocabulary_count++;
 }
 
+int32_t subwords_builder_find_number(struct subwords_builder *builder, const char *name) {
+    const ptrdiff_t found = shgeti(builder->numbers, name);
+    return found >= 0 ? builder->numbers[found].value : -1;
+}
+
 int32_t subwords_builder_added_number(struct subwords_builder *builder, const char *text) {
-    const ptrdiff_t found = shgeti(builder->numbers, text);
-    if (found >= 0) return builder->numbers[found].value;
+    const int32_t found = subwords_builder_find_number(builder, text);
+    if (found >= 0) return found;
     return builder->added_max >= builder->vocabulary_count ? builder->added_max + 1
                                                            : builder->vocabulary_count;
 }
@@ -134,7 +139,7 @@ int subwords_builder_add_added(struct subwords_builder *builder, struct added_to
         return 0;
     }
     added.text = strdup(text);
-    if (!added.text) return fail(builder->reader->error, "out of memory while opening a tokenizer");
+    if (!added.text) return fail_memory(builder->reader->error, "a tokenizer");
     arrput(subwords->added, added);
     entry->added = (int32_t)arrlen(subwords->added);
     if (added.token > builder->added_max) builder->added_max = added.token;
@@ -201,32 +206,39 @@ static int check_names(const struct subwords_builder *builder) {
     return 0;
 }
 
-static int find_bytes(struct subwords_builder *builder, bool byte_fallback) {
+/* Finds the tokens of bytes, and those of byte_fallback, which spell a character that has none. A
+ * byte-level file writes each byte as a character, whose own bytes are spelled. */
+static void find_bytes(struct subwords_builder *builder, bool byte_fallback) {
     struct subwords *subwords = builder->subwords;
+    char name[8], letter[BYTE_ALPHABET_TEXT_MAX];
+    int32_t fallback[256];
     for (int byte = 0; byte < 256; byte++) {
-        char name[8];
-        if (subwords->byte_level) name[0] = (char)byte;
-        else snprintf(name, sizeof name, "<0x%02X>", (unsigned)byte);
-        subwords->bytes.tokens[byte] = -1;
-        if (!subwords->byte_level && !byte_fallback) continue;
-        subwords->bytes.tokens[byte] =
-            subwords_find(subwords, (const uint8_t *)name, subwords->byte_level ? 1 : 6);
-        /* Byte tokens spell characters without a token. The byte of an ASCII character that has one
-         * is never needed: some of Gemma's files replace <0x09> by a tab. */
-        const uint8_t character = (uint8_t)byte;
-        const bool is_needed = byte >= 0x80 || subwords_find(subwords, &character, 1) < 0;
-        if (subwords->bytes.tokens[byte] < 0 && is_needed)
-            return json_reader_fail(builder->reader, ": there is no token for the byte 0x%02x",
-                                    (unsigned)byte);
+        snprintf(name, sizeof name, "<0x%02X>", (unsigned)byte);
+        fallback[byte] = byte_fallback ? subwords_find(subwords, (const uint8_t *)name, 6) : -1;
     }
-    return 0;
+    for (int byte = 0; byte < 256; byte++) {
+        const uint8_t character = (uint8_t)byte;
+        int32_t *spelled = subwords->spelled[byte];
+        subwords->bytes.tokens[byte] = spelled[0] = fallback[byte];
+        spelled[1] = -1;
+        if (!subwords->byte_level) continue;
+        subwords->bytes.tokens[byte] = subwords_find(subwords, &character, 1);
+        byte_alphabet_write(&builder->alphabet, letter, character);
+        spelled[0] = fallback[(uint8_t)letter[0]];
+        if (letter[1]) spelled[1] = fallback[(uint8_t)letter[1]];
+        if (letter[1] && spelled[1] < 0) spelled[0] = -1;
+        if (subwords->bytes.tokens[byte] >= 0) continue;
+        subwords->lacks_bytes = true;
+        subwords->lacking[byte] = spelled[0] < 0;
+    }
 }
 
 int subwords_builder_finish(struct subwords_builder *builder, bool byte_fallback) {
     bool *is_name = write_names(builder, byte_fallback);
     subwords_index(builder->subwords, is_name);
     arrfree(is_name);
-    return check_names(builder) || find_bytes(builder, byte_fallback) ? -1 : 0;
+    find_bytes(builder, byte_fallback);
+    return check_names(builder);
 }
 
 /* ---- merges, trees */

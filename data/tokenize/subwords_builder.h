@@ -48,12 +48,15 @@ int subwords_builder_add_added(struct subwords_builder *builder, struct added_to
  * long as the builder. */
 void subwords_builder_number(struct subwords_builder *builder, const char *name, int32_t token);
 
+/* Returns the number of a name of the vocabulary or of an added token so far, or -1. */
+int32_t subwords_builder_find_number(struct subwords_builder *builder, const char *name);
+
 /* Returns the number that Hugging Face's tokenizers give an added token: that of the same name in
  * the vocabulary or added before, or else the next one. They ignore the number in the file. */
 int32_t subwords_builder_added_number(struct subwords_builder *builder, const char *text);
 
-/* Call it once after the last token. byte_fallback: each byte must have a token <0xXX>, except
- * those of ASCII characters that are tokens. */
+/* Call it once after the last token. byte_fallback: the tokens <0xXX> spell characters without a
+ * token. */
 int subwords_builder_finish(struct subwords_builder *builder, bool byte_fallback);
 
 /* Next come the merges, by rank, and the tries of the added tokens. The normalizer must be set by

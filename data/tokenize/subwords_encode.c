@@ -47,25 +47,60 @@ void subwords_encoder_close(struct subwords_encoder *encoder) {
 
 /* ---- a piece */
 
-/* Appends the tokens of characters, before merging. */
-static void add_characters(const struct subwords *subwords, int32_t **tokens, const uint8_t *piece,
+/* Returns the token of the character that a text begins with, or of its byte, or -1. */
+static int32_t first_token(const struct subwords *subwords, const uint8_t *text, size_t size,
+                           size_t *count) {
+    *count = subwords->byte_level ? 0 : utf8_character(text, size);
+    if (*count > 0) return subwords_find(subwords, text, *count);
+    *count = 1;
+    return subwords->byte_level ? subwords->bytes.tokens[*text] : -1;
+}
+
+/* Appends the tokens that spell a character. Returns false if it lacks one of them. */
+static bool spell(const struct subwords *subwords, int32_t **tokens, const uint8_t *character,
+                  size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (subwords->spelled[character[i]][0] < 0) return false;
+    for (size_t i = 0; i < count; i++)
+        for (int j = 0; j < 2 && subwords->spelled[character[i]][j] >= 0; j++)
+            arrput(*tokens, subwords->spelled[character[i]][j]);
+    return true;
+}
+
+static void fail_unknown(struct subwords_encoder *encoder, uint8_t byte) {
+    if (encoder->status == 0)
+        encoder->status =
+            fail(encoder->error,
+                 "the text has a character (first byte 0x%02x) without a token, and the "
+                 "tokenizer's unk_token\nis no token either: remove the character, or use another "
+                 "tokenizer",
+                 (unsigned)byte);
+}
+
+/* Appends the tokens of characters or bytes, before merging. As in Hugging Face's tokenizers, the
+ * unknown token comes before the next token of the vocabulary, but after those of byte_fallback. */
+static void add_characters(struct subwords_encoder *encoder, int32_t **tokens, const uint8_t *piece,
                            size_t size) {
-    bool follows_unknown = false;
+    const struct subwords *subwords = encoder->subwords;
+    bool has_unknown = false; /* the unknown token is to be added */
     for (size_t at = 0, count; at < size; at += count) {
-        count = utf8_character(piece + at, size - at);
-        int32_t token = count ? subwords_find(subwords, piece + at, count) : -1;
-        if (count == 0) count = 1;
-        const bool is_known = token >= 0 || subwords->bytes.tokens[piece[at]] >= 0;
-        if (token >= 0) {
-            arrput(*tokens, token);
-        } else if (is_known) {
-            for (size_t i = 0; i < count; i++)
-                arrput(*tokens, subwords->bytes.tokens[piece[at + i]]);
-        } else if (subwords->unknown >= 0 && !(follows_unknown && subwords->fuse_unknown)) {
+        const int32_t token = first_token(subwords, piece + at, size - at, &count);
+        if (token < 0 && spell(subwords, tokens, piece + at, count)) continue;
+        if (token < 0 && subwords->unknown == SUBWORDS_UNKNOWN_FAILS)
+            fail_unknown(encoder, piece[at]);
+        if (has_unknown && (token >= 0 || !subwords->fuse_unknown))
             arrput(*tokens, subwords->unknown);
-        }
-        follows_unknown = !is_known;
+        has_unknown = token < 0 && subwords->unknown >= 0;
+        if (token >= 0) arrput(*tokens, token);
     }
+    if (has_unknown) arrput(*tokens, subwords->unknown);
+}
+
+/* True if each byte of the piece has a token. */
+static bool has_tokens(const struct subwords *subwords, const struct piece *piece) {
+    for (size_t i = 0; subwords->lacks_bytes && i < piece->size; i++)
+        if (subwords->bytes.tokens[piece->bytes[i]] < 0) return false;
+    return true;
 }
 
 static void encode_uncached(struct subwords_encoder *encoder, int32_t **tokens,
@@ -75,11 +110,11 @@ static void encode_uncached(struct subwords_encoder *encoder, int32_t **tokens,
     const int32_t whole = subwords->ignore_merges ? subwords_find_piece(subwords, piece) : -1;
     if (whole >= 0) {
         arrput(*tokens, whole);
-    } else if (subwords->byte_level) {
+    } else if (subwords->byte_level && has_tokens(subwords, piece)) {
         byte_tokens_merge(&subwords->bytes, &subwords->merges, &encoder->scratch, tokens,
                           piece->bytes, piece->size);
     } else {
-        add_characters(subwords, tokens, piece->bytes, piece->size);
+        add_characters(encoder, tokens, piece->bytes, piece->size);
         const size_t left = merges_apply(&subwords->merges, &encoder->scratch, *tokens + before,
                                          arrlenu(*tokens) - before);
         arrsetlen(*tokens, before + left);
@@ -96,7 +131,7 @@ static void encode_piece(struct subwords_encoder *encoder, int32_t **tokens, con
     if (piece.size == 0 || piece_cache_take(&piece, tokens)) return;
     const size_t before = arrlenu(*tokens);
     encode_uncached(encoder, tokens, &piece);
-    piece_cache_put(&piece, *tokens + before, arrlenu(*tokens) - before);
+    if (encoder->status == 0) piece_cache_put(&piece, *tokens + before, arrlenu(*tokens) - before);
 }
 
 static void encode_last_piece(struct subwords_encoder *encoder, int32_t **tokens) {

@@ -11,8 +11,10 @@
 
 static int read_vocabulary(struct subwords_builder *builder, const cJSON *vocabulary) {
     const cJSON *entry;
-    if (!cJSON_IsObject(vocabulary))
-        return subwords_refuse("vocabulary", "that is no object", builder->reader);
+    if (!cJSON_IsObject(vocabulary) || !vocabulary->child)
+        return subwords_refuse("vocabulary",
+                               cJSON_IsObject(vocabulary) ? "that is empty" : "that is no object",
+                               builder->reader);
     cJSON_ArrayForEach(entry, vocabulary) {
         const char *name = entry->string;
         const int32_t token = json_reader_token(entry);
@@ -142,6 +144,7 @@ static int detect_gpt2(struct subwords_builder *builder, bool byte_fallback) {
     subwords->is_gpt2 = subwords->is_gpt2 && !byte_fallback && !subwords->ignore_merges &&
                         first_hole(subwords) == subwords->vocab_size &&
                         subwords->normalizer_count == 0 &&
+                        subwords->unknown == SUBWORDS_UNKNOWN_VANISHES &&
                         subwords->begin_count + subwords->end_count == 0 && count <= 1 &&
                         (count == 0 || (strcmp(added->text, name) == 0 && !added->single_word &&
                                         !added->lstrip && !added->rstrip));
@@ -162,15 +165,17 @@ static int read_model(struct subwords_builder *builder, const cJSON *root, const
     vocabulary = json_reader_member(model, "vocab");
     merges = json_reader_member(model, "merges");
     if (read_options(subwords, model, &unknown, &byte_fallback, reader) ||
-        read_vocabulary(builder, vocabulary) || read_added_tokens(builder, root) ||
-        subwords_builder_finish(builder, byte_fallback) || detect_gpt2(builder, byte_fallback))
+        read_vocabulary(builder, vocabulary))
         return -1;
-    subwords->unknown = -1;
-    if (*unknown && !subwords->byte_level) {
-        subwords->unknown = subwords_find(subwords, (const uint8_t *)unknown, strlen(unknown));
-        if (subwords->unknown < 0)
-            return subwords_refuse("unk_token, which is no token,", unknown, reader);
-    }
+    const int32_t token =
+        *unknown ? subwords_builder_find_number(builder, unknown) : SUBWORDS_UNKNOWN_VANISHES;
+    if (read_added_tokens(builder, root) || subwords_builder_finish(builder, byte_fallback))
+        return -1;
+    if (*unknown && token < 0) subwords->unknown = SUBWORDS_UNKNOWN_FAILS;
+    else subwords->unknown = token;
+    if (subwords->byte_level && !subwords->lacks_bytes)
+        subwords->unknown = SUBWORDS_UNKNOWN_VANISHES;
+    if (detect_gpt2(builder, byte_fallback)) return -1;
     return read_merges(builder, merges) || subwords_builder_build_tries(builder) ? -1 : 0;
 }
 
@@ -203,7 +208,7 @@ static int read_root(struct subwords_builder *builder) {
 /* Prints the parsed file, with what the settings changed. */
 static int print_root(char **text, const struct subwords_builder *builder) {
     *text = cJSON_PrintUnformatted(builder->root);
-    return *text ? 0 : fail(builder->reader->error, "out of memory while opening a tokenizer");
+    return *text ? 0 : fail_memory(builder->reader->error, "a tokenizer");
 }
 
 int subwords_read_json(struct subwords *subwords, char **text,
@@ -261,8 +266,7 @@ static int read_lines(const struct json_reader *reader, char *text, cJSON *list)
         if (*line == '\0' || strncmp(line, "#version", 8) == 0) continue;
         if (ended) return json_reader_fail(reader, ", line %d: it follows an empty line", number);
         cJSON *merge = cJSON_CreateString(line);
-        if (!cJSON_AddItemToArray(list, merge))
-            return fail(reader->error, "out of memory while opening a tokenizer");
+        if (!cJSON_AddItemToArray(list, merge)) return fail_memory(reader->error, "a tokenizer");
         merge->valueint = number;
     }
     return 0;
@@ -273,7 +277,7 @@ static int read_merges_txt(const struct json_reader *reader, cJSON *list) {
     if (strlen(reader->text) != reader->size || !utf8_valid(reader->text, reader->size))
         return json_reader_fail(reader, " is not UTF-8 text\nis it the right file?");
     char *text = strdup(reader->text);
-    if (!text) return fail(reader->error, "out of memory while opening a tokenizer");
+    if (!text) return fail_memory(reader->error, "a tokenizer");
     const int status = read_lines(reader, text, list);
     free(text);
     return status;
@@ -307,8 +311,7 @@ int subwords_read_gpt2(struct subwords *subwords, char **text,
     cJSON *vocabulary = builder.root, *root = cJSON_Parse(qwen2 ? qwen2_json : gpt2_json);
     if (!cJSON_AddItemToObject(cJSON_GetObjectItem(root, "model"), "vocab", vocabulary)) {
         cJSON_Delete(root);
-        return subwords_builder_close(
-            &builder, fail(vocab->error, "out of memory while opening a tokenizer"));
+        return subwords_builder_close(&builder, fail_memory(vocab->error, "a tokenizer"));
     }
     builder.root = root;
     builder.merges = merges;

@@ -75,8 +75,7 @@ static int add_normalizer(struct subwords *subwords, enum subwords_normalizer_ki
     struct subwords_normalizer *part = &subwords->normalizers[subwords->normalizer_count++];
     *part = (struct subwords_normalizer){.kind = kind, .from = strdup(from), .to = strdup(to)};
     if (kind == SUBWORDS_NFC && !subwords->nfc.marks) nfc_open(&subwords->nfc);
-    return part->from && part->to ? 0
-                                  : fail(reader->error, "out of memory while opening a tokenizer");
+    return part->from && part->to ? 0 : fail_memory(reader->error, "a tokenizer");
 }
 
 static int read_normalizer(struct subwords *subwords, const struct cJSON *node, const char *type,

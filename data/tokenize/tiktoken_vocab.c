@@ -145,6 +145,10 @@ static int read_files(struct subwords_builder *builder, const struct json_reader
     if (read_special(builder)) return -1;
     builder->reader = ranks;
     if (subwords_builder_finish(builder, false)) return -1;
+    for (int byte = 0; byte < 256; byte++) /* tiktoken ends a program that has such a text */
+        if (subwords->lacking[byte])
+            return json_reader_fail(ranks, ": there is no token for the byte 0x%02x",
+                                    (unsigned)byte);
     add_merges(subwords);
     return subwords_builder_build_tries(builder);
 }

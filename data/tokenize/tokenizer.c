@@ -83,7 +83,7 @@ void tokenizer_print_json(FILE *out, const struct tokenizer *tokenizer) {
 static int open_bytes(struct tokenizer *tokenizer, struct error *error) {
     struct tokenizer_file *file = &tokenizer->files[0];
     FILE *out = open_memstream(&file->bytes, &file->size);
-    if (!out) return fail(error, "out of memory while opening a tokenizer");
+    if (!out) return fail_memory(error, "a tokenizer");
     struct byte_alphabet alphabet;
     byte_alphabet_fill(&alphabet);
     print_head(out, false, -1);
@@ -95,7 +95,7 @@ static int open_bytes(struct tokenizer *tokenizer, struct error *error) {
     }
     fputs("\n    }", out);
     print_tail(out, "");
-    if (fclose(out) != 0) return fail(error, "out of memory while opening a tokenizer");
+    if (fclose(out) != 0) return fail_memory(error, "a tokenizer");
     file->name = tokenizer_name;
     sha256_of(file->sha256, file->bytes, file->size);
     tokenizer->file_count = 1;
@@ -127,6 +127,7 @@ static int keep_file(struct tokenizer *tokenizer, struct source *source, int ind
 
 static int check_directory(const char *directory, struct error *error) {
     if (tokenizer_in_directory(directory)) return 0;
+    if (directory_refuse_file(directory, error)) return -1;
     if (!file_exists(directory))
         return fail(error, "no such directory: %.600s\nname one that holds a tokenizer", directory);
     const char *missing = file_exists_in(directory, vocab_name)    ? merges_name
@@ -206,6 +207,21 @@ static int find_added(const struct subwords *subwords, const void *name, size_t 
 
 int tokenizer_special(const struct tokenizer *tokenizer, const void *name, size_t size) {
     return tokenizer->subwords ? find_added(tokenizer->subwords, name, size, true) : -1;
+}
+
+size_t tokenizer_count_special(const struct tokenizer *tokenizer, const void *text, size_t size,
+                               int *first) {
+    const struct subwords *subwords = tokenizer->subwords;
+    size_t count = 0;
+    if (!subwords) return 0;
+    const struct added_tree *const trees[] = {&subwords->raw, &subwords->normalized};
+    for (int i = 0; i < 2; i++) {
+        size_t at = 0, end = 0;
+        for (int index; (index = added_tree_find(trees[i], text, size, &at, &end)) >= 0; at = end)
+            if (subwords->added[index].special && count++ == 0)
+                *first = subwords->added[index].token;
+    }
+    return count;
 }
 
 /* Returns the added token that ends a text by its name, or -1. Where there is <eos>, </s> is a tag
@@ -331,6 +347,17 @@ static int read_whole(struct tokenizer *tokenizer, const char *directory, bool h
     return 0;
 }
 
+const char *const tokenizer_roles[TOKENIZER_ROLES] = {
+    [ROLE_BOS] = "bos_token", [ROLE_UNK] = "unk_token", [ROLE_SEP] = "sep_token",
+    [ROLE_PAD] = "pad_token", [ROLE_CLS] = "cls_token", [ROLE_MASK] = "mask_token"};
+
+/* Returns the token of a role, or -1. */
+static int token_of_role(const struct tokenizer *tokenizer,
+                         const struct tokenizer_settings *settings, const char *role) {
+    const char *name = tokenizer_settings_role(settings, role);
+    return name ? find_added(tokenizer->subwords, name, strlen(name), false) : -1;
+}
+
 static int read_files(struct tokenizer *tokenizer, const char *directory, struct error *error) {
     struct tokenizer_settings settings;
     struct source vocab;
@@ -341,8 +368,10 @@ static int read_files(struct tokenizer *tokenizer, const char *directory, struct
     const int status = has_whole ? read_whole(tokenizer, directory, has_two, &settings, error)
                        : has_two ? read_two(tokenizer, &vocab, directory, &settings, error)
                                  : read_tiktoken(tokenizer, directory, error);
-    const char *eos = tokenizer_settings_eos(&settings);
-    if (!status && eos) tokenizer->eos = find_added(tokenizer->subwords, eos, strlen(eos), false);
+    if (!status) tokenizer->eos = token_of_role(tokenizer, &settings, "eos_token");
+    for (int role = 0; role < TOKENIZER_ROLES && !status; role++)
+        tokenizer->roles[role] = token_of_role(tokenizer, &settings, tokenizer_roles[role]);
+    if (tokenizer->roles[ROLE_UNK] < 0) tokenizer->roles[ROLE_UNK] = tokenizer->subwords->unknown;
     tokenizer_settings_close(&settings);
     return status;
 }
@@ -351,8 +380,7 @@ static int open_files(struct tokenizer *tokenizer, const char *directory, struct
     if (check_directory(directory, error)) return -1;
     tokenizer->subwords = calloc(1, sizeof *tokenizer->subwords);
     tokenizer->directory = strdup(directory);
-    if (!tokenizer->subwords || !tokenizer->directory)
-        return fail(error, "out of memory while opening a tokenizer");
+    if (!tokenizer->subwords || !tokenizer->directory) return fail_memory(error, "a tokenizer");
     if (read_files(tokenizer, directory, error)) return -1;
     finish_subwords(tokenizer);
     return 0;
@@ -361,6 +389,7 @@ static int open_files(struct tokenizer *tokenizer, const char *directory, struct
 int tokenizer_open(struct tokenizer *tokenizer, enum tokenizer_kind kind, const char *directory,
                    struct error *error) {
     *tokenizer = (struct tokenizer){.kind = kind, .end_of_text = -1, .stop = -1, .eos = -1};
+    memset(tokenizer->roles, -1, sizeof tokenizer->roles);
     for (int byte = 0; byte < 256; byte++) tokenizer->bytes[byte] = (uint8_t)byte;
     const int status = kind == TOKENIZER_BYTES ? open_bytes(tokenizer, error)
                                                : open_files(tokenizer, directory, error);
@@ -438,6 +467,13 @@ int tokenizer_encode_context(struct tokenizer_encoder *encoder, const struct tok
         memcmp(begins, after, count * sizeof *after) == 0)
         arrdeln(*tokens, before, count); /* the text has them itself */
     return 0;
+}
+
+const bool *tokenizer_lacking(const struct tokenizer *tokenizer) {
+    const struct subwords *subwords = tokenizer->subwords;
+    for (int byte = 0; subwords && byte < 256; byte++)
+        if (subwords->lacking[byte]) return subwords->lacking;
+    return NULL;
 }
 
 bool tokenizer_falls_back(const struct tokenizer *tokenizer, int token) {

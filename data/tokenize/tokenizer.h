@@ -3,9 +3,9 @@
  * bytes: one token for each byte, vocabulary 256, no special token.
  *
  * gpt2: GPT-2's pattern cuts text into pieces, and each piece is merged by rank (Sennrich et al.
- * 2016; Radford et al. 2019). It is byte-level: any bytes can be encoded, valid UTF-8 or not, and
- * decoding restores them. Vocabulary and merges come from vocab.json and merges.txt in a directory,
- * or from a tokenizer.json of Hugging Face.
+ * 2016; Radford et al. 2019). It is byte-level: any bytes that have a token can be encoded, valid
+ * UTF-8 or not, and decoding restores them. Vocabulary and merges come from vocab.json and
+ * merges.txt in a directory, or from a tokenizer.json of Hugging Face.
  *
  * files: any other tokenizer.json (data/tokenize/subwords_json.h), or tiktoken.json with ranks
  * (data/tokenize/tiktoken_vocab.h).
@@ -28,6 +28,18 @@ enum tokenizer_kind { TOKENIZER_BYTES, TOKENIZER_GPT2, TOKENIZER_FILES };
 
 enum { TOKENIZER_FILES_MAX = 3 };
 
+/* Special tokens that the settings name, apart from eos_token. */
+enum tokenizer_role {
+    ROLE_BOS,
+    ROLE_UNK,
+    ROLE_SEP,
+    ROLE_PAD,
+    ROLE_CLS,
+    ROLE_MASK,
+    TOKENIZER_ROLES
+};
+extern const char *const tokenizer_roles[TOKENIZER_ROLES]; /* "bos_token", ... */
+
 /* A file that defines the tokenizer, kept in memory so that it can be saved with a model. */
 struct tokenizer_file {
     const char *name; /* "vocab.json", "merges.txt", "tokenizer.json" */
@@ -46,7 +58,8 @@ struct tokenizer {
     int end_of_text;
     int stop; /* the token that ends a text: end_of_text, or another tokenizer's, or -1 */
     int eos;  /* eos_token of the settings, which ends the completion of a row, or else `stop` */
-    char *directory; /* the folder of the files; NULL for bytes */
+    int roles[TOKENIZER_ROLES]; /* or -1 */
+    char *directory;            /* the folder of the files; NULL for bytes */
     struct tokenizer_file files[TOKENIZER_FILES_MAX];
     int file_count;
     /* Hash of tokens and merges (gpt2) or of the files (files); "" for bytes. */
@@ -85,6 +98,11 @@ bool tokenizer_in_directory(const char *directory);
 /* Returns the special token of this name, or -1. */
 int tokenizer_special(const struct tokenizer *tokenizer, const void *name, size_t size);
 
+/* Returns the number of special tokens whose names stand in a text. If there are any, *first
+ * becomes one of them. */
+size_t tokenizer_count_special(const struct tokenizer *tokenizer, const void *text, size_t size,
+                               int *first);
+
 /* Prints a tokenizer.json equivalent to vocab.json and merges.txt; the tokenizer must be of GPT-2's
  * kind and opened from these two files. */
 void tokenizer_print_json(FILE *out, const struct tokenizer *tokenizer);
@@ -118,6 +136,10 @@ int tokenizer_encode_beginning(struct tokenizer_encoder *encoder, const struct t
  * An empty text has those of tokenizer_encode_beginning. */
 int tokenizer_encode_context(struct tokenizer_encoder *encoder, const struct tokenizer *tokenizer,
                              int32_t **tokens, const void *text, size_t size, struct error *error);
+
+/* Returns [256], true for each byte that has no token and becomes the unknown token or nothing, or
+ * NULL if there is none. Only byte-level vocabularies may lack some. */
+const bool *tokenizer_lacking(const struct tokenizer *tokenizer);
 
 /* True if the token is a byte of a character without a token (byte_fallback). */
 bool tokenizer_falls_back(const struct tokenizer *tokenizer, int token);

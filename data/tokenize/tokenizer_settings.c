@@ -43,11 +43,11 @@ void tokenizer_settings_close(struct tokenizer_settings *settings) {
     json_file_close(&settings->model);
 }
 
-const char *tokenizer_settings_eos(const struct tokenizer_settings *settings) {
+const char *tokenizer_settings_role(const struct tokenizer_settings *settings, const char *role) {
     const cJSON *const roots[] = {settings->config.root, settings->map.root};
     const char *content = NULL;
     for (int i = 0; i < 2 && !content; i++) {
-        const cJSON *item = json_member(roots[i], "eos_token");
+        const cJSON *item = json_member(roots[i], role);
         content = cJSON_IsString(item) ? item->valuestring : json_text(item, "content");
     }
     return content;
@@ -107,7 +107,7 @@ static int add_token(struct target *target, const struct token *token) {
     } else if (!cJSON_AddItemToArray(target->list, item) ||
                !cJSON_AddNumberToObject(item, "id", 0) ||
                !cJSON_AddStringToObject(item, "content", token->content)) {
-        return fail(target->error, "out of memory while opening a tokenizer");
+        return fail_memory(target->error, "a tokenizer");
     }
     for (int flag = 0; flag < FLAGS; flag++) {
         cJSON_DeleteItemFromObjectCaseSensitive(item, flag_names[flag]);
@@ -316,7 +316,7 @@ static int add_template(struct target *target, cJSON *root) {
     }
     return cJSON_AddItemToObject(root, "post_processor", processor)
                ? 0
-               : fail(target->error, "out of memory while opening a tokenizer");
+               : fail_memory(target->error, "a tokenizer");
 }
 
 /* ---- all */
@@ -330,7 +330,7 @@ static int open_target(struct target *target, cJSON *root) {
         target->list = NULL;
     }
     if (!target->list) target->list = cJSON_AddArrayToObject(root, "added_tokens");
-    if (!target->list) return fail(target->error, "out of memory while opening a tokenizer");
+    if (!target->list) return fail_memory(target->error, "a tokenizer");
     cJSON_ArrayForEach(item, target->list) {
         const char *content = json_text(item, "content");
         if (content) shput(target->known, (char *)content, item);

@@ -28,8 +28,9 @@ int tokenizer_settings_open(struct tokenizer_settings *settings, const char *dir
                             struct error *error);
 void tokenizer_settings_close(struct tokenizer_settings *settings);
 
-/* Returns the content of eos_token, or NULL if the settings have none. It belongs to them. */
-const char *tokenizer_settings_eos(const struct tokenizer_settings *settings);
+/* Returns the content of a token such as "eos_token", or NULL if the settings have none. It belongs
+ * to them. */
+const char *tokenizer_settings_role(const struct tokenizer_settings *settings, const char *role);
 
 /* Applies the settings to a parsed tokenizer.json, and sets *changed if they change it. The ids of
  * new tokens are left at 0. from_class: the root is that of a class, made for vocab.json and

@@ -19,9 +19,12 @@ enum result_code {
     RESULT_NONE,    /* nothing found, or no more items */
     RESULT_DAMAGED, /* only damaged items were found */
     RESULT_STOPPED, /* stopped early on request */
-    RESULT_WARNED,  /* done, except for the problem in the message */
 };
 
 /* Writes the message into error, truncated to ERROR_MAX, and returns -1. Names in it may come from
- * untrusted files, so utf8_mask replaces control characters. */
+ * untrusted files, so utf8_mask replaces control characters. The format has the names of
+ * program_format. */
 int fail(struct error *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Fails with "out of memory for WHAT", formatted like printf, and what to do. */
+int fail_memory(struct error *error, const char *what, ...) __attribute__((format(printf, 2, 3)));

@@ -44,7 +44,7 @@ int file_reader_open(struct file_reader *reader, const char *path, struct error 
              S_ISDIR(status.st_mode) ? "a directory" : "not a regular file");
         failed = RESULT_NONE;
     } else if (!(reader->path = strdup(path))) {
-        failed = fail(error, "out of memory while opening %.*s", PATH_SHOWN, path);
+        failed = fail_memory(error, "%.*s", PATH_SHOWN, path);
     }
     reader->bytes = (uint64_t)status.st_size;
     if (failed) close(reader->fd);

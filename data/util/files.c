@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "data/util/file_reader.h"
+#include "data/util/utf8.h"
 
 /* Messages show at most this many bytes of a path, so that the remedy after it always fits. */
 enum { PATH_SHOWN = 600 };
@@ -151,8 +152,7 @@ int file_writer_open(struct file_writer *writer, const char *path, struct error 
     if (write_behind_open(&writer->behind, writer->fd)) {
         writer_close(writer);
         unlink(writer->temporary);
-        return fail(error, "out of memory: no room for the buffer that writes %.*s", PATH_SHOWN,
-                    path);
+        return fail_memory(error, "the buffer that writes %.*s", PATH_SHOWN, path);
     }
     writer->open = true;
     sha256_begin(&writer->hash);
@@ -166,6 +166,15 @@ int file_writer_put(struct file_writer *writer, const void *bytes, size_t size,
     sha256_add(&writer->hash, bytes, size);
     writer->size += size;
     const int number = write_behind_put(&writer->behind, bytes, size);
+    return number == 0 ? 0 : writer_fail(writer, number, "write", error);
+}
+
+int file_writer_extend(struct file_writer *writer, uint64_t size, struct error *error) {
+    assert(writer->open && size >= writer->size);
+    writer->patched = true;
+    writer->size = size;
+    int number = write_behind_flush(&writer->behind);
+    if (number == 0 && ftruncate(writer->fd, (off_t)size) != 0) number = errno;
     return number == 0 ? 0 : writer_fail(writer, number, "write", error);
 }
 
@@ -283,9 +292,7 @@ int file_read_all(char **bytes, size_t *size, const char *path, size_t limit, st
     if (number == EFBIG)
         return fail(error, "cannot read %.*s: it is longer than %zu bytes\nis it the right file?",
                     PATH_SHOWN, path, limit);
-    if (number == ENOMEM)
-        return fail(error, "out of memory while reading %.*s\nfree memory and try again",
-                    PATH_SHOWN, path);
+    if (number == ENOMEM) return fail_memory(error, "%.*s", PATH_SHOWN, path);
     return fail_system(error, number, "read", path);
 }
 
@@ -329,6 +336,21 @@ static int create_one(const char *path, struct error *error) {
                 "cannot create the directory %.*s: a file stands there\nmove it away or "
                 "choose another path",
                 PATH_SHOWN, path);
+}
+
+int directory_refuse_file(const char *path, struct error *error) {
+    struct stat status;
+    if (stat(path, &status) != 0 || !S_ISREG(status.st_mode)) return 0;
+    if (text_ends(path, ".gguf"))
+        return fail(error,
+                    "%.400s is a GGUF file, which cannot be read\nname the folder of the model, or "
+                    "let transformers write one: from_pretrained(FOLDER, gguf_file=NAME) and "
+                    "save_pretrained(NEW)",
+                    path);
+    return fail(error,
+                "%.400s is a file, but a model is a folder with config.json, tokenizer.json and "
+                "model.safetensors\nname the folder",
+                path);
 }
 
 int directory_create(const char *path, struct error *error) {

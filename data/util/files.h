@@ -62,6 +62,9 @@ int file_writer_open(struct file_writer *writer, const char *path, struct error 
 int file_writer_put(struct file_writer *writer, const void *bytes, size_t size,
                     struct error *error);
 
+/* Extends the file to `size` bytes, those added being 0, for patches; nothing may be put after. */
+int file_writer_extend(struct file_writer *writer, uint64_t size, struct error *error);
+
 /* Overwrites bytes written before; offset + size must not exceed writer->size. The running hash
  * then becomes invalid, so the commit of a patched file reads the file again. */
 int file_writer_patch(struct file_writer *writer, uint64_t offset, const void *bytes, size_t size,
@@ -98,6 +101,9 @@ const char *file_path_shown(char shown[FILE_SHOWN_MAX], const char *path);
 /* True if path, or DIRECTORY/NAME, exists, as a file of any kind. Symbolic links are followed. */
 bool file_exists(const char *path);
 bool file_exists_in(const char *directory, const char *name);
+
+/* Fails if the path of a model's or tokenizer's folder is that of a file. */
+int directory_refuse_file(const char *path, struct error *error);
 
 /* Creates the directory and all missing parents (mode 0755 minus the umask), durably. Succeeds if
  * it already exists. */

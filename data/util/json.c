@@ -374,7 +374,7 @@ int json_parse_row(struct cJSON **root, const char *row, size_t size, size_t *co
     struct check c = {.text = text, .at = text, .is_row = true, .items_max = JSON_VALUES_MAX};
     *root = NULL;
     *column = 1;
-    if (!text) return fail(error, "out of memory");
+    if (!text) return fail_memory(error, "a row of JSON Lines");
     memcpy(text, row, size);
     text[size] = '\0';
     c.end = text + size;

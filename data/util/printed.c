@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "data/util/files.h"
+#include "data/util/note.h"
 
 const char *count_text(char text[COUNT_TEXT_MAX], double count) {
     static const char *const units[] = {"", " k", " M", " B", " T"};
@@ -17,7 +18,7 @@ const char *count_text(char text[COUNT_TEXT_MAX], double count) {
 }
 
 void end_out_of_memory(void) {
-    fputs("out of memory: a text does not fit\nfree memory and try again\n", stderr);
+    note(stderr, "out of memory", "a text does not fit\nfree memory and try again");
     _exit(EXIT_FAILURE);
 }
 
@@ -37,7 +38,7 @@ int printed_close(struct printed *printed) {
 
 int printed_write(struct printed *printed, const char *path, char hex[SHA256_HEX_MAX],
                   struct error *error) {
-    if (printed_close(printed)) return fail(error, "out of memory while writing %.400s", path);
+    if (printed_close(printed)) return fail_memory(error, "%.400s", path);
     int status = file_write_whole(path, printed->text, printed->size, hex, error);
     free(printed->text);
     printed->text = NULL;

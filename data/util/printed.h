@@ -21,6 +21,9 @@ void end_out_of_memory(void) __attribute__((noreturn));
 enum { COUNT_TEXT_MAX = 32 };
 const char *count_text(char text[COUNT_TEXT_MAX], double count);
 
+/* "s", or "" for a count of one: printf("%d step%s", steps, PLURAL(steps)). */
+#define PLURAL(count) ((count) == 1 ? "" : "s")
+
 /* Opens the stream. Returns -1 if out of memory. */
 int printed_open(struct printed *printed);
 

@@ -1,7 +1,14 @@
 #include "data/util/program.h"
 
+#include <assert.h>
 #include <stdbool.h>
 #include <string.h>
+
+#include "data/util/nearest.h"
+#include "data/util/note.h"
+#include "data/util/program_names.h"
+
+enum { FLAGS_MAX = 64 };
 
 static int find(const struct flag_row *rows, int count, char *argument, char **value) {
     for (int i = 0; i < count; i++) {
@@ -17,6 +24,15 @@ static int find(const struct flag_row *rows, int count, char *argument, char **v
     return FLAG_UNKNOWN;
 }
 
+/* True if the next word is a flag, not the value of the row. Any text may be a TEXT or PROMPT. */
+static bool is_flag(const struct flag_row *rows, int count, const struct flag_row *row,
+                    char *next) {
+    char *value;
+    if (row->value[0] == '[') return next[0] == '-';
+    const bool text = strcmp(row->value, "TEXT") == 0 || strcmp(row->value, "PROMPT") == 0;
+    return !text && find(rows, count, next, &value) != FLAG_UNKNOWN;
+}
+
 int flags_read(const struct flag_row *rows, int count, int argc, char **argv, int *at, char **value,
                struct error *error) {
     int found = find(rows, count, argv[*at], value);
@@ -24,54 +40,32 @@ int flags_read(const struct flag_row *rows, int count, int argc, char **argv, in
     const struct flag_row *row = &rows[found];
     bool optional = row->value && row->value[0] == '[';
     if (*value && !row->value) fail(error, "%s takes no value", row->name);
-    else if (!*value && row->value && *at + 1 < argc && !(optional && argv[*at + 1][0] == '-'))
+    else if (!*value && row->value && *at + 1 < argc && !is_flag(rows, count, row, argv[*at + 1]))
         *value = argv[++*at];
     if (!*value == !row->value || optional) return found;
     if (row->value) fail(error, "%s needs a value: %s %s", row->name, row->name, row->value);
     return FLAG_WRONG;
 }
 
+int flags_refuse(const struct flag_row *rows, int count, const char *argument,
+                 struct error *error) {
+    const char *names[FLAGS_MAX];
+    assert(count <= FLAGS_MAX);
+    for (int i = 0; i < count; i++) names[i] = rows[i].name;
+    const int nearest = nearest_text(names, count, argument, strcspn(argument, "="));
+    if (nearest < 0) return fail(error, "unknown option %.200s", argument);
+    return fail(error, "unknown option %.200s; did you mean %s?", argument, names[nearest]);
+}
+
 void flags_print(FILE *out, const struct flag_row *rows, int count, int column) {
     for (int i = 0; i < count; i++) {
-        char left[40];
+        char left[40], named[PROGRAM_TEXT_MAX];
         int width =
             snprintf(left, sizeof left, "%s %s", rows[i].name, rows[i].value ? rows[i].value : "");
-        const char *help = rows[i].help;
-        int length = (int)strcspn(help, "\n");
         /* A flag without a space before the column has a line of its own. */
-        if (width > column - 3) fprintf(out, "  %s\n%*s%.*s\n", left, column, "", length, help);
-        else fprintf(out, "  %-*s%.*s\n", column - 2, left, length, help);
-        for (help += length; *help; help += length) {
-            help++;
-            length = (int)strcspn(help, "\n");
-            fprintf(out, "%*s%.*s\n", column, "", length, help);
-        }
-    }
-}
-
-static const char prefix[] = "mantissa-";
-
-/* True for a program's name on its own, not as part of a path such as ../train_x.bin. */
-static bool names_a_program(const char *text, const char *beginning) {
-    static const char *const names[] = {"./train", "./prepare", "./compare"};
-    if (text > beginning && !strchr(" \n(", text[-1])) return false;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        size_t length = strlen(names[i]);
-        if (strncmp(text, names[i], length) == 0 && strchr(" \n,;:.)", text[length]))
-            return text[length] != '.' || strchr(" \n", text[length + 1]);
-    }
-    return false;
-}
-
-void help_print(FILE *out, const char *text, const char *program) {
-    const char *slash = program ? strrchr(program, '/') : NULL;
-    const char *name = slash ? slash + 1 : program ? program : "";
-    bool installed = strncmp(name, prefix, strlen(prefix)) == 0;
-    for (const char *beginning = text; *text;) {
-        if (installed && names_a_program(text, beginning)) {
-            fputs(prefix, out);
-            text += strlen("./");
-        }
-        fputc(*text++, out);
+        if (width > column - 3) fprintf(out, "  %s\n%*s", left, column, "");
+        else fprintf(out, "  %-*s", column - 2, left);
+        text_wrap(out, column, column, column, program_text(named, rows[i].help));
+        fputc('\n', out);
     }
 }

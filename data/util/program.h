@@ -1,5 +1,5 @@
-/* Functions shared by all programs: version, exit statuses, flags ("--name", "--name VALUE" or
- * "--name=VALUE", described in a table), and the text of --help. */
+/* Functions shared by all programs: version, exit statuses, and flags
+ * ("--name", "--name VALUE" or "--name=VALUE", described in a table). */
 #pragma once
 
 #include <stdio.h>
@@ -22,15 +22,14 @@ struct flag_row {
 enum { FLAG_UNKNOWN = -1, FLAG_WRONG = -2 };
 
 /* Reads the flag argv[*at] and its value, which may be argv[*at + 1]; moves *at to the last
- * argument read. *value is NULL without a value. Returns the index of its row, FLAG_UNKNOWN, or
- * FLAG_WRONG with a message about its value. */
+ * argument read. A value that is also a flag of the table follows "=", unless the row's value is
+ * "TEXT" or "PROMPT". *value is NULL without a value. Returns the index of its row, FLAG_UNKNOWN,
+ * or FLAG_WRONG with a message about its value. */
 int flags_read(const struct flag_row *rows, int count, int argc, char **argv, int *at, char **value,
                struct error *error);
 
+/* Fails with the row whose name is closest to that of an unknown flag. */
+int flags_refuse(const struct flag_row *rows, int count, const char *argument, struct error *error);
+
 /* Prints a line for each flag, for --help, with the help text at `column`. */
 void flags_print(FILE *out, const struct flag_row *rows, int count, int column);
-
-/* Prints text in which programs have the names of a build directory: ./train, ./prepare, ./compare.
- * If `program`, an argv[0] or NULL, is an installed one (its last component begins with
- * "mantissa-"), they become mantissa-train and so on. */
-void help_print(FILE *out, const char *text, const char *program);

@@ -174,9 +174,7 @@ int sha256_file(char hex[SHA256_HEX_MAX], uint64_t *size, const char *path, stru
     struct sha256 hash;
     if (file_reader_open(&reader, path, error)) return -1;
     uint8_t *chunk = malloc(CHUNK_BYTES);
-    int status =
-        chunk ? 0
-              : fail(error, "out of memory while reading %.600s\nfree memory and try again", path);
+    int status = chunk ? 0 : fail_memory(error, "%.600s", path);
     sha256_begin(&hash);
     while (status == 0 && hash.size < reader.bytes) {
         const uint64_t left = reader.bytes - hash.size;

@@ -33,18 +33,23 @@ static int compare_numbers(const void *a, const void *b) {
     return (left > right) - (left < right);
 }
 
-double median_of(const double *values, int count) {
-    double *sorted = NULL;
+double quantile_of(const double *values, int count, double share) {
+    double *sorted = NULL, quantile = NAN;
     for (int i = 0; i < count; i++)
         if (isfinite(values[i])) arrput(sorted, values[i]);
     int finite = (int)arrlen(sorted);
-    double median = NAN;
     if (finite > 0) {
         qsort(sorted, (size_t)finite, sizeof *sorted, compare_numbers);
-        median = (sorted[(finite - 1) / 2] + sorted[finite / 2]) / 2;
+        const double place = share * (finite - 1), low = floor(place);
+        const double after = sorted[(int)ceil(place)];
+        quantile = sorted[(int)low] + (place - low) * (after - sorted[(int)low]);
     }
     arrfree(sorted);
-    return median;
+    return quantile;
+}
+
+double median_of(const double *values, int count) {
+    return quantile_of(values, count, 0.5);
 }
 
 double correlation_of(const double *a, const double *b, int count) {

@@ -7,6 +7,7 @@
 double mean_of(const double *values, int count);
 double deviation_of(const double *values, int count); /* of a sample (n - 1); needs 2 values */
 double median_of(const double *values, int count);
+double quantile_of(const double *values, int count, double share); /* interpolated linearly */
 
 /* Returns Pearson's correlation over the pairs that are finite; at least 3 of them, and both series
  * must vary. */

@@ -6,12 +6,13 @@
 #include <unistd.h>
 
 #include "data/util/hash.h"
+#include "data/util/note.h"
 
 static void *grow_or_end(void *block, size_t size) {
     void *grown = realloc(block, size);
     if (grown) return grown;
-    fprintf(stderr, "out of memory: a list of %zu MiB does not fit\nfree memory and try again\n",
-            size >> 20);
+    note(stderr, "out of memory", "a list of %zu MiB does not fit\nfree memory and try again",
+         size >> 20);
     _exit(EXIT_FAILURE);
 }
 

@@ -13,7 +13,9 @@
 
 #include "data/util/files.h"
 #include "data/util/json.h"
+#include "data/util/note.h"
 #include "data/util/printed.h"
+#include "data/util/program_names.h"
 #include "data/util/utf8.h"
 
 enum { GAP = 2 }; /* between two columns */
@@ -28,8 +30,8 @@ static char *make_plain(char *text) {
 /* Returns formatted text, made plain; the caller frees it. */
 __attribute__((format(printf, 1, 0))) static char *plain_text(const char *format,
                                                               va_list arguments) {
-    char *text;
-    if (vasprintf(&text, format, arguments) < 0) end_out_of_memory();
+    char *text, named[PROGRAM_TEXT_MAX];
+    if (vasprintf(&text, program_format(named, format), arguments) < 0) end_out_of_memory();
     return make_plain(text);
 }
 
@@ -38,20 +40,9 @@ __attribute__((format(printf, 1, 0))) static char *plain_text(const char *format
 void text_print(FILE *out, int indent, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    char *text = plain_text(format, arguments), *at = text;
+    char *text = plain_text(format, arguments);
     va_end(arguments);
-    int column = 0;
-    for (bool space = false; *at; space = true) {
-        int length = (int)strcspn(at, " ");
-        if (space && column + 1 + length > TEXT_WIDTH) {
-            fprintf(out, "\n%*s", indent, "");
-            column = indent;
-            space = false;
-        }
-        fprintf(out, "%s%.*s", space ? " " : "", length, at);
-        column += space + length;
-        at += length + (at[length] == ' ');
-    }
+    text_wrap(out, 0, indent, indent, text);
     fputc('\n', out);
     free(text);
 }
@@ -262,16 +253,24 @@ cJSON *json_add_item(cJSON *array) {
 }
 
 void json_add_text(cJSON *array, const char *format, ...) {
-    char *text;
+    char *text, named[PROGRAM_TEXT_MAX];
     va_list arguments;
     va_start(arguments, format);
-    if (vasprintf(&text, format, arguments) < 0) end_out_of_memory();
+    if (vasprintf(&text, program_format(named, format), arguments) < 0) end_out_of_memory();
     va_end(arguments);
     cJSON_AddItemToArray(array, cJSON_CreateString(text));
     free(text);
 }
 
 /* ---- figures */
+
+struct decimal decimal(double value, int decimals, bool sign) {
+    struct decimal decimal;
+    snprintf(decimal.text, sizeof decimal.text, sign ? "%+.*f" : "%.*f", decimals, value);
+    if (decimal.text[0] == '-' && strtod(decimal.text, NULL) == 0)
+        snprintf(decimal.text, sizeof decimal.text, "%.*f", decimals, 0.0);
+    return decimal;
+}
 
 struct percent percent(double share) {
     struct percent percent;
@@ -326,9 +325,13 @@ static void add_cell(struct table *table, const struct column *column, const cJS
     if (!cell) table_cell(table, "-");
     else switch (column->show) {
         case SHOW_TEXT: table_cell(table, "%s", cell->valuestring); break;
-        case SHOW_NUMBER: table_cell(table, "%.*f%s", column->decimals, value, unit); break;
+        case SHOW_NUMBER:
+        case SHOW_CHANGE: {
+            bool sign = column->show == SHOW_CHANGE;
+            table_cell(table, "%s%s", decimal(value, column->decimals, sign).text, unit);
+            break;
+        }
         case SHOW_SMALL: table_cell(table, value == 0 ? "0" : "%.1e", value); break;
-        case SHOW_CHANGE: table_cell(table, "%+.*f%s", column->decimals, value, unit); break;
         case SHOW_DECIBELS: table_cell(table, "%.1f", value); break;
         case SHOW_SHARE: table_cell(table, "%s", percent(value).text); break;
         case SHOW_SCALE: table_cell(table, "%s", scale_text(scale, value)); break;

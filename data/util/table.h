@@ -18,8 +18,6 @@
 
 struct cJSON;
 
-enum { TEXT_WIDTH = 80 };
-
 /* Prints a paragraph. Lines after the first are indented. */
 void text_print(FILE *out, int indent, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -126,6 +124,14 @@ const char *scale_text(char text[SCALE_TEXT_MAX], double scale);
 struct percent {
     char text[16];
 };
+
+struct decimal {
+    char text[48];
+};
+
+/* Returns a number with `decimals` decimals, and with a sign if `sign`, by value, for use among the
+ * arguments of printf. One that rounds to -0 has no sign. */
+struct decimal decimal(double value, int decimals, bool sign);
 
 /* Returns 0.0123 as "1.23%", with 1 to 3 decimals, by value, for use among the arguments of printf.
  * Less than 0.001% becomes "<.001%", a value that is not finite "inf". Up to 100% there are at most

@@ -87,16 +87,6 @@ char *utf8_mask(char *text) {
     return text;
 }
 
-void utf8_print(FILE *out, const char *text, size_t size) {
-    while (size > 0) {
-        const size_t count = utf8_character(text, size), taken = count ? count : 1;
-        if (count == 0 || utf8_is_control(text, count)) fputc('?', out);
-        else fwrite(text, 1, count, out);
-        text += taken;
-        size -= taken;
-    }
-}
-
 bool text_ends(const char *text, const char *end) {
     const size_t length = strlen(text), size = strlen(end);
     return length >= size && memcmp(text + length - size, end, size) == 0;

@@ -5,7 +5,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 
 /* Returns the size of the first character of text, 1 to 4 bytes; 0 if the `size` bytes at text (at
  * least one) do not begin with a complete character. A NUL is a character of one byte. */
@@ -25,12 +24,8 @@ size_t utf8_skip_invalid(const void *text, size_t size, size_t at);
 bool utf8_is_control(const void *character, size_t count);
 
 /* Replaces control characters, and bytes that are not characters, by '?', so that text from a file
- * can be printed safely. Returns text. */
+ * can be printed safely: names and texts of files reach a terminal only so. Returns text. */
 char *utf8_mask(char *text);
-
-/* Prints text[0..size) as utf8_mask would change it. Names and texts of files reach a terminal only
- * through one of the two. */
-void utf8_print(FILE *out, const char *text, size_t size);
 
 /* True if text ends with `end`. */
 bool text_ends(const char *text, const char *end);

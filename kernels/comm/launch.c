@@ -16,9 +16,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "data/util/files.h"
+#include "data/util/note.h"
+#include "data/util/program_names.h"
 #include "kernels/comm/mpi.h"
-
-enum { PATH_BYTES = 4096 };
 
 static int number_in(const char *name) {
     const char *value = getenv(name);
@@ -41,13 +42,6 @@ int ranks_launched_rank(void) {
     return 0;
 }
 
-static int program_path(char path[PATH_BYTES], struct error *error) {
-    ssize_t length = readlink("/proc/self/exe", path, PATH_BYTES - 1);
-    if (length < 0) return fail(error, "cannot read /proc/self/exe: %s", strerror(errno));
-    path[length] = 0;
-    return 0;
-}
-
 static int without_module(const char *what, struct error *error) {
     return fail(error,
                 "%s, but this program was built without MPI\ninstall libopenmpi-dev and "
@@ -56,15 +50,14 @@ static int without_module(const char *what, struct error *error) {
 }
 
 /* Sets the path of the module, which lies beside the program. */
-static int module_path(char path[PATH_BYTES], const char *what, struct error *error) {
-    if (program_path(path, error)) return -1;
-    char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    snprintf(name, PATH_BYTES - (size_t)(name - path), "train_mpi.so");
+static int module_path(char path[FILE_PATH_MAX], const char *what, struct error *error) {
+    if (program_folder(path)) return fail(error, "cannot read /proc/self/exe: %s", strerror(errno));
+    snprintf(path + strlen(path), FILE_PATH_MAX - strlen(path), "train_mpi.so");
     return access(path, R_OK) ? without_module(what, error) : 0;
 }
 
 static const struct mpi_module *load_module(int count, struct error *error) {
-    char path[PATH_BYTES], what[64];
+    char path[FILE_PATH_MAX], what[64];
     snprintf(what, sizeof what, "%d processes were started", count);
     if (module_path(path, what, error)) return NULL;
     /* Open MPI's plugins resolve its symbols globally. */
@@ -148,12 +141,12 @@ static int next_signal(int signals, bool *watches_output) {
 static void report_end(int status) {
     int number = status - 128;
     if (number <= 0 || number == SIGINT || number == SIGTERM || number == SIGUSR1) return;
-    fprintf(stderr,
-            "train: --ranks: a rank was ended by signal %d (%s), and so were the others\n%s; "
-            "continue with --resume\n",
-            number, strsignal(number),
-            number == SIGKILL ? "if nobody killed it, the system was out of memory (see dmesg)"
-                              : "this is a bug if its messages name no reason");
+    note(stderr, "train",
+         "--ranks: a rank was ended by signal %d (%s), and so were the others\n%s; continue with "
+         "--resume",
+         number, strsignal(number),
+         number == SIGKILL ? "if nobody killed it, the system was out of memory (see dmesg)"
+                           : "this is a bug if its messages name no reason");
 }
 
 /* Turns the first signal into SIGUSR1, which mpirun passes on to the ranks: they save a checkpoint
@@ -182,21 +175,22 @@ static void execute_mpirun(char **command, const sigset_t *signals) {
     sigprocmask(SIG_SETMASK, signals, NULL);
     if (null_device >= 0) dup2(null_device, STDIN_FILENO);
     execvp(command[0], command);
-    fprintf(stderr,
-            "train: --ranks: cannot start mpirun: %s\ninstall openmpi-bin (Debian, Ubuntu), or put "
-            "the mpirun of the MPI that this program was built with on the PATH\n",
-            strerror(errno));
+    note(stderr, "train",
+         "--ranks: cannot start mpirun: %s\ninstall openmpi-bin (Debian, Ubuntu), or put the "
+         "mpirun of the MPI that this program was built with on the PATH",
+         strerror(errno));
     _exit(EXIT_FAILURE);
 }
 
 int ranks_launch(int64_t count, char **argv, struct error *error) {
-    char path[PATH_BYTES], number[24], what[48];
+    char path[FILE_PATH_MAX], number[24], what[48];
     size_t arguments = 0;
     snprintf(what, sizeof what, "--ranks %" PRId64, count);
-    if (module_path(path, what, error) || program_path(path, error)) return -1;
+    if (module_path(path, what, error)) return -1;
+    program_path(path);
     while (argv[arguments]) arguments++;
     char **command = calloc(arguments + 4, sizeof *command);
-    if (!command) return fail(error, "%s: out of memory", what);
+    if (!command) return fail_memory(error, "%s", what);
     snprintf(number, sizeof number, "%" PRId64, count);
     command[0] = "mpirun";
     command[1] = "-n";

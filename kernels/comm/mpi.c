@@ -8,6 +8,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include "data/util/min_max.h"
 #include "data/util/signals.h"
 
 enum {
@@ -136,17 +137,23 @@ static void run_broadcast(struct mpi *mpi, const struct job *job) {
     finish_both(mpi, 0);
 }
 
+/* Each round doubles the blocks that a rank has: its own and those of the ranks after it, where
+ * rank 0 follows the last. So a rank sends 2 log(ranks) messages instead of one to each. */
 static void run_gather(struct mpi *mpi, const struct job *job) {
-    char *all = job->data;
-    int own = mpi->world.rank;
-    char *own_data = all + (size_t)own * job->bytes;
+    char *all = job->data, *own_data = all + (size_t)mpi->world.rank * job->bytes;
+    int own = mpi->world.rank, size = mpi->world.size;
     if (own_data != job->own) memmove(own_data, job->own, job->bytes);
-    for (int step = 1; step < mpi->world.size; step++) {
-        int rank = (own + step) % mpi->world.size;
-        post_receive(mpi, 0, all + (size_t)rank * job->bytes, job->bytes, rank);
-        post_send(mpi, 0, own_data, job->bytes, rank);
+    for (int have = 1; have < size; have *= 2) {
+        int count = MIN(have, size - have), to = (own + size - have) % size;
+        int from = (own + have) % size, until_last = MIN(count, size - from);
+        int sent = MIN(count, size - own);
+        post_receive(mpi, 0, all + (size_t)from * job->bytes, (size_t)until_last * job->bytes,
+                     from);
+        post_receive(mpi, 0, all, (size_t)(count - until_last) * job->bytes, from);
+        post_send(mpi, 0, own_data, (size_t)sent * job->bytes, to);
+        post_send(mpi, 0, all, (size_t)(count - sent) * job->bytes, to);
+        finish_both(mpi, 0);
     }
-    finish_both(mpi, 0);
 }
 
 static void run_swap(struct mpi *mpi, const struct job *job) {
@@ -375,7 +382,7 @@ static int allocate_staging(struct mpi *mpi, size_t bytes) {
 int mpi_open(struct ranks *ranks, const struct mpi_module *module, size_t staging_bytes,
              struct error *error) {
     struct mpi *mpi = calloc(1, sizeof *mpi);
-    if (!mpi) return fail(error, "out of memory");
+    if (!mpi) return fail_memory(error, "the state of MPI");
     mpi->module = module;
     atomic_init(&mpi->abort_status, -1);
     pthread_mutex_init(&mpi->mutex, NULL);
@@ -394,12 +401,12 @@ int mpi_open(struct ranks *ranks, const struct mpi_module *module, size_t stagin
     }
     const struct mpi_world *world = &mpi->world;
     *ranks = (struct ranks){world->rank, world->size, world->local_rank, world->local_size, "",
-                            &functions,  mpi};
+                            &functions,  mpi,         STDERR_FILENO};
     snprintf(ranks->description, sizeof ranks->description, "%.63s", world->library);
     if (world->size > RANKS_MAX)
         return fail(error, "%d ranks (allowed: %d)", world->size, RANKS_MAX);
     return allocate_staging(mpi, staging_bytes ? staging_bytes : STAGING_BYTES)
-               ? fail(error, "out of memory")
+               ? fail_memory(error, "MPI's buffers")
                : 0;
 }
 

@@ -52,7 +52,7 @@ struct message {
 static struct message *new_message(size_t expected) {
     struct message *message = malloc(sizeof *message);
     if (!message) {
-        fputs("train: out of memory for a message of MPI\n", stderr);
+        fputs("train: out of memory for a message of MPI\n  free memory and try again\n", stderr);
         MPI_Abort(MPI_COMM_WORLD, 1);
     }
     message->expected = expected;

@@ -7,6 +7,7 @@
 #include "kernels/cuda/library.h"
 extern "C" {
 #include "data/util/progress.h"
+#include "data/util/signals.h"
 #include "kernels/collectives.h"
 #include "kernels/comm/nccl.h"
 }
@@ -22,6 +23,7 @@ int nccl_collectives_open(struct backend *be, const struct ranks *ranks, struct 
 
 #else
 
+#include <cuda.h>
 #include <dlfcn.h>
 #include <nccl.h>
 
@@ -32,7 +34,7 @@ int nccl_collectives_open(struct backend *be, const struct ranks *ranks, struct 
     X(GetUniqueId)        \
     X(GetErrorString)     \
     X(GetLastError)       \
-    X(CommInitRank)       \
+    X(CommInitRankConfig) \
     X(CommDestroy)        \
     X(CommAbort)          \
     X(CommGetAsyncError)  \
@@ -49,7 +51,19 @@ struct nccl {
 #undef X
 };
 
-enum { EVENTS = 256 };
+enum { EVENTS = 512 };
+
+/* Kinds of operations. */
+enum { ADDING, SPREADING };
+static const char *const kinds[] = {"adding gradients", "spreading weights"};
+
+/* The operations that the stream has begun and done, in pinned memory: twice the ticket of the last
+ * one, plus its kind. Between the two an operation waits for other ranks, not for this GPU. */
+struct marks {
+    uint32_t begun, done;
+};
+
+typedef CUresult (*write_function)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
 
 struct nccl_state {
     struct nccl nccl;
@@ -62,8 +76,11 @@ struct nccl_state {
                                 which completes after it */
     uint64_t tickets;         /* number of tickets issued */
     double stall_limit;       /* seconds */
-    uint64_t late_ticket;     /* newest ticket when its operation was found waiting for ranks */
-    double late_since;        /* progress_clock() then */
+    write_function write;     /* cuStreamWriteValue32, with which the stream writes the marks */
+    struct marks *marks;
+    pthread_t watchdog;
+    bool watched; /* the watchdog runs */
+    int closing;  /* it has to end; atomic */
 };
 
 static struct nccl_state *state_of(const struct collectives *c) {
@@ -141,17 +158,28 @@ static struct shares shares_of(const struct ranks *ranks, int64_t count) {
     return shares;
 }
 
-/* Makes NCCL's stream wait for the work queued on compute so far. Returns true if NCCL may be
- * called. */
-static bool begin(struct nccl_state *s, const char *what) {
+/* Makes the stream write a mark of the next ticket, after the work queued on it so far. */
+static void write_mark(struct nccl_state *s, uint32_t *mark, int kind) {
+    uint32_t value = (uint32_t)(2 * (s->tickets + 1)) + (uint32_t)kind;
+    if (s->write((CUstream)s->stream, (CUdeviceptr)mark, value, CU_STREAM_WRITE_VALUE_DEFAULT))
+        cuda_failed(s->be, cudaErrorNotSupported, "cuStreamWriteValue32");
+}
+
+/* Makes NCCL's stream wait for the work queued on compute so far, and begins a group. Returns true
+ * if NCCL may be called. */
+static bool begin(struct nccl_state *s, int kind) {
+    const char *what = kinds[kind];
     cuda_failed(s->be, cudaEventRecord(s->ready, cuda_state(s->be)->compute), what);
     cuda_failed(s->be, cudaStreamWaitEvent(s->stream, s->ready, 0), what);
-    return !has_failed(s);
+    write_mark(s, &s->marks->begun, kind);
+    return !has_failed(s) && !nccl_failed(s, s->nccl.GroupStart(), what);
 }
 
 /* result: of the group's calls, which stop at the first failure. */
-static uint64_t end_group(struct nccl_state *s, ncclResult_t result, const char *what) {
+static uint64_t end_group(struct nccl_state *s, ncclResult_t result, int kind) {
+    const char *what = kinds[kind];
     if (nccl_failed(s, first_error(result, s->nccl.GroupEnd()), what)) return 0;
+    write_mark(s, &s->marks->done, kind);
     uint64_t ticket = ++s->tickets;
     cuda_failed(s->be, cudaEventRecord(s->done[ticket % EVENTS], s->stream), what);
     return ticket;
@@ -163,80 +191,104 @@ static uint64_t nccl_reduce_scatter(const struct collectives *c, void *data, enu
     static_assert(DTYPE_F32 == 0 && DTYPE_F16 == 1 && DTYPE_BF16 == 2, "types by dtype");
     struct nccl_state *s = state_of(c);
     struct shares shares = shares_of(c->ranks, count);
-    const char *what = "adding gradients";
     char *at = (char *)data, *own = at + shares.own * dtype_bytes(dtype);
     char *rest = at + shares.rest_first * dtype_bytes(dtype);
     ncclResult_t result = ncclSuccess;
-    if (!begin(s, what)) return 0;
-    if (nccl_failed(s, s->nccl.GroupStart(), what)) return 0;
+    if (!begin(s, ADDING)) return 0;
     if (shares.each)
         result =
             s->nccl.ReduceScatter(at, own, shares.each, types[dtype], ncclSum, s->comm, s->stream);
     if (shares.rest && result == ncclSuccess)
         result = s->nccl.Reduce(rest, rest, shares.rest, types[dtype], ncclSum, shares.last,
                                 s->comm, s->stream);
-    return end_group(s, result, what);
+    return end_group(s, result, ADDING);
 }
 
 static uint64_t nccl_all_gather(const struct collectives *c, void *data, size_t element_bytes,
                                 int64_t count) {
     struct nccl_state *s = state_of(c);
     struct shares shares = shares_of(c->ranks, count);
-    const char *what = "spreading weights";
     char *at = (char *)data, *own = at + shares.own * element_bytes;
     char *rest = at + shares.rest_first * element_bytes;
     ncclResult_t result = ncclSuccess;
-    if (!begin(s, what)) return 0;
-    if (nccl_failed(s, s->nccl.GroupStart(), what)) return 0;
+    if (!begin(s, SPREADING)) return 0;
     if (shares.each)
         result =
             s->nccl.AllGather(own, at, shares.each * element_bytes, ncclInt8, s->comm, s->stream);
     if (shares.rest && result == ncclSuccess)
         result = s->nccl.Broadcast(rest, rest, shares.rest * element_bytes, ncclInt8, shares.last,
                                    s->comm, s->stream);
-    return end_group(s, result, what);
-}
-
-/* True once the newest operation has waited for other ranks, not for this GPU, for too long: NCCL
- * reports a connection that closes, but not a rank that hangs or a machine that is cut off. */
-static bool has_stalled(struct nccl_state *s) {
-    bool late = s->tickets && cudaEventQuery(s->ready) == cudaSuccess &&
-                cudaEventQuery(s->done[s->tickets % EVENTS]) == cudaErrorNotReady;
-    cudaGetLastError(); /* "not ready" is not an error, but recorded as one by the runtime */
-    if (!late || s->late_ticket != s->tickets) {
-        s->late_ticket = late ? s->tickets : 0;
-        s->late_since = progress_clock();
-    }
-    return progress_clock() - s->late_since > s->stall_limit;
+    return end_group(s, result, SPREADING);
 }
 
 /* Failures of other ranks or of the network are reported only after the calls that started
  * operations. */
-static bool has_reported(struct nccl_state *s) {
+static bool nccl_fails(const struct collectives *c) {
+    struct nccl_state *s = state_of(c);
     ncclResult_t later = ncclSuccess;
     if (has_failed(s)) return true;
     ncclResult_t result = s->nccl.CommGetAsyncError(s->comm, &later);
     return nccl_failed(s, first_error(result, later), "waiting for other ranks");
 }
 
-static bool nccl_fails(const struct collectives *c) {
-    struct nccl_state *s = state_of(c);
-    if (has_reported(s)) return true;
-    if (has_stalled(s))
-        fail(&s->be->failure,
-             "NCCL: other ranks have not answered for %g seconds: look for one that hangs or a "
-             "network that does, or wait longer with MANTISSA_NCCL_TIMEOUT=SECONDS",
-             s->stall_limit);
-    return has_failed(s);
-}
-
 static void nccl_wait(const struct collectives *c, uint64_t ticket) {
     struct nccl_state *s = state_of(c);
     const char *what = "waiting for other ranks";
     assert(ticket <= s->tickets);
-    if (has_reported(s)) return;
+    if (nccl_fails(c)) return;
     cuda_failed(s->be, cudaStreamWaitEvent(cuda_state(s->be)->compute, s->done[ticket % EVENTS], 0),
                 what);
+}
+
+/* ---- the watchdog: NCCL reports a connection that closes, but not a rank that hangs or a machine
+ * that is cut off. The host may be inside a launch then, since the queue of launches is full, or
+ * wait for other ranks itself. So a thread watches, without calls of CUDA or NCCL, which may wait
+ * for the launch. */
+
+/* Ends all ranks. Of the ranks that wait, the lowest prints the message, and the others have been
+ * ended before it is their turn. */
+static void end_ranks(const struct nccl_state *s, uint32_t operation) {
+    const struct ranks *ranks = s->collectives.ranks;
+    const struct timespec turn = {0, 250000000};
+    for (int i = 0; i < ranks->rank && i < 40; i++) nanosleep(&turn, NULL);
+    dprintf(ranks->errors,
+            "train: rank %d: NCCL: %s: other ranks have not answered for %g seconds (operation "
+            "%u)\nlook for a rank that hangs (--log-ranks keeps the output of each) or a network "
+            "that does, then go on from the last checkpoint with --resume; to wait longer, set "
+            "MANTISSA_NCCL_TIMEOUT=SECONDS\n",
+            ranks->rank, kinds[operation % 2], s->stall_limit, operation / 2);
+    ranks_abort(ranks, EXIT_FAILURE);
+}
+
+static void *watch(void *state) {
+    struct nccl_state *s = (struct nccl_state *)state;
+    const struct timespec pause = {0, 50000000};
+    uint32_t waiting = 0; /* operation that waits for other ranks; 0: none */
+    double since = 0;
+    while (!__atomic_load_n(&s->closing, __ATOMIC_ACQUIRE)) {
+        uint32_t done = __atomic_load_n(&s->marks->done, __ATOMIC_ACQUIRE);
+        uint32_t begun = __atomic_load_n(&s->marks->begun, __ATOMIC_ACQUIRE);
+        if (begun == done || begun != waiting) {
+            waiting = begun == done ? 0 : begun;
+            since = progress_clock();
+        } else if (progress_clock() - since > s->stall_limit) {
+            end_ranks(s, waiting);
+            return NULL;
+        }
+        nanosleep(&pause, NULL);
+    }
+    return NULL;
+}
+
+static int start_watchdog(struct nccl_state *s, struct error *error) {
+    s->write = (write_function)cuda_driver_function("cuStreamWriteValue32");
+    if (!s->write || cudaMallocHost((void **)&s->marks, sizeof *s->marks) != cudaSuccess)
+        return fail(error, "NCCL: %s",
+                    s->write ? "no memory can be pinned"
+                             : "the driver has no cuStreamWriteValue32");
+    *s->marks = {0, 0};
+    s->watched = signals_start_thread(&s->watchdog, watch, s) == 0;
+    return s->watched ? 0 : fail(error, "NCCL: cannot start a thread");
 }
 
 /* ---- opening and closing */
@@ -260,6 +312,9 @@ static void nccl_close(const struct collectives *c) {
         finish(c);
         if (!has_failed(s)) s->nccl.CommDestroy(s->comm);
     }
+    __atomic_store_n(&s->closing, 1, __ATOMIC_RELEASE);
+    if (s->watched) pthread_join(s->watchdog, NULL);
+    if (s->marks) cudaFreeHost(s->marks);
     for (int i = 0; i < EVENTS; i++)
         if (s->done[i]) cudaEventDestroy(s->done[i]);
     if (s->ready) cudaEventDestroy(s->ready);
@@ -312,8 +367,17 @@ static int prepare(struct nccl_state *s, const struct ranks *ranks, ncclUniqueId
     if (strcmp(getenv("NCCL_RUNTIME_CONNECT"), "0") != 0)
         s->be->device.library_bytes += CONNECTION_RESERVE;
     open_stream(s);
+    if (start_watchdog(s, error)) return -1;
     if (ranks->rank == 0) nccl_failed(s, s->nccl.GetUniqueId(id), "opening");
     return s->be->failure.text[0] ? fail(error, "%s", s->be->failure.text) : 0;
+}
+
+/* Matmuls are told how many multiprocessors are left (matmul/products.cu), so that those whose
+ * blocks stay on their multiprocessors do not run in two waves. */
+static ncclResult_t connect(struct nccl_state *s, const struct ranks *ranks, ncclUniqueId id) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    if (ranks->size > 1) config.maxCTAs = collectives_multiprocessors(ranks);
+    return s->nccl.CommInitRankConfig(&s->comm, ranks->size, id, ranks->rank, &config);
 }
 
 int nccl_collectives_open(struct backend *be, const struct ranks *ranks, struct error *error) {
@@ -327,15 +391,14 @@ int nccl_collectives_open(struct backend *be, const struct ranks *ranks, struct 
         s->collectives.state = s;
         status = prepare(s, ranks, &id, error);
     } else {
-        fail(error, "out of memory");
+        fail_memory(error, "the state of NCCL");
     }
     if (ranks_agree(ranks, status, error)) {
         if (s) nccl_close(&s->collectives);
         return -1;
     }
     ranks_broadcast(ranks, &id, sizeof id);
-    if (nccl_failed(s, s->nccl.CommInitRank(&s->comm, ranks->size, id, ranks->rank),
-                    "connecting")) {
+    if (nccl_failed(s, connect(s, ranks, id), "connecting")) {
         fail(error, "%s", be->failure.text); /* other ranks may hang: the caller has to end them */
         nccl_close(&s->collectives);
         return -1;

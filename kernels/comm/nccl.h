@@ -12,14 +12,19 @@
  * otherwise chooses it from measurements and the topology, so NCCL_ALGO=Ring is set unless the
  * environment has an NCCL_ALGO, which is then the user's choice.
  *
+ * NCCL occupies at most 8 multiprocessors on one machine and 16 between several (maxCTAs, since
+ * NCCL 2.17; NCCL_MAX_CTAS in the environment is the user's choice), and matmuls are chosen for the
+ * rest.
+ *
  * The ranks connect when they open NCCL, so that the memory of the connections is taken before the
  * rest is planned: NCCL_RUNTIME_CONNECT=0, unless the environment says otherwise.
  *
  * While the device waits for results, it polls NCCL for errors (collectives_failed): the operation
  * of a rank whose neighbour or network has failed never ends. After an error only ncclCommAbort is
  * called, and the message is the backend's failure. NCCL does not report it to the other ranks;
- * ranks_abort has to end them. An error while the ranks connect ends all of them at once, since the
- * others may wait in NCCL forever.
+ * ranks_abort has to end them. A thread ends all ranks, with a message, once an operation has
+ * waited for other ranks for MANTISSA_NCCL_TIMEOUT seconds, wherever the host is. An error while
+ * the ranks connect ends all of them at once, since the others may wait in NCCL forever.
  *
  * Tested with a stub on emulated GPUs (test/cuda_emulator/fake_nccl.cpp) and compiled against the
  * real nccl.h; not yet measured on a GPU, nor run with the real library. */

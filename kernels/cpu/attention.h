@@ -2,7 +2,12 @@
  *
  * Both passes keep scores transposed, [key][query], with queries along the lanes of a vector. The
  * softmax then never reduces across lanes, and K and V, broadcast one number at a time, need no
- * transposition. Internal to kernels/cpu/attention_*.c. */
+ * transposition.
+ *
+ * Operands are rows of 32-bit words: numbers in fp32 or, if the device multiplies bf16, pairs of
+ * numbers in bf16 that are adjacent in the dimension that a product reduces over. Then weights and
+ * their gradients are rounded to bf16 too. Sums are in fp32. Internal to
+ * kernels/cpu/attention_*.c. */
 #pragma once
 
 #include <assert.h>
@@ -11,80 +16,25 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-#ifdef __AVX__
-#include <immintrin.h>
-#endif
 
 #include "kernels/arena.h"
 #include "kernels/attention_score.h"
 #include "kernels/backend.h"
+#include "kernels/cpu/lanes.h"
 #include "kernels/cpu/vector.h"
 
-/* Bytes of a vector, and rows of the register tile: TILE_ROWS x 2 sums, 2 vectors of the right
- * side and a broadcast number must fit in the registers (32 with AVX-512, else 16). */
-#if defined __AVX512F__
-#define VECTOR_BYTES 64
-#define TILE_ROWS    8
-#elif defined __AVX__
-#define VECTOR_BYTES 32
-#define TILE_ROWS    4
-#else
-#define VECTOR_BYTES 16
-#define TILE_ROWS    4
-#endif
-
+/* Rows of the register tile: TILE_ROWS x 2 sums, 2 vectors of the right side and a broadcast number
+ * must fit in the registers (32 with AVX-512, else 16). */
 enum {
-    LANES = VECTOR_BYTES / 4,
+    TILE_ROWS = VECTOR_BYTES == 64 ? 8 : 4,
     PAIR = 2 * LANES, /* queries whose scores one register tile computes */
     BLOCK = 64,       /* keys, and in the backward pass queries, of a block */
     HEAD_SIZE_MAX = 256,
     ROWS_AHEAD = 32 /* rows that are prefetched ahead of their use */
 };
 
-typedef float vec __attribute__((vector_size(VECTOR_BYTES), may_alias));
-typedef int32_t ivec __attribute__((vector_size(VECTOR_BYTES), may_alias));
-
-#if VECTOR_BYTES == 64
-#define EACH_LANE(f, s)                                                                       \
-    f(0, s), f(1, s), f(2, s), f(3, s), f(4, s), f(5, s), f(6, s), f(7, s), f(8, s), f(9, s), \
-        f(10, s), f(11, s), f(12, s), f(13, s), f(14, s), f(15, s)
-#elif VECTOR_BYTES == 32
-#define EACH_LANE(f, s) f(0, s), f(1, s), f(2, s), f(3, s), f(4, s), f(5, s), f(6, s), f(7, s)
-#else
-#define EACH_LANE(f, s) f(0, s), f(1, s), f(2, s), f(3, s)
-#endif
-
 static inline int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
-}
-
-static inline vec vec_load(const float *from) {
-    return *(const vec *)from;
-}
-
-static inline void vec_store(float *to, vec value) {
-    *(vec *)to = value;
-}
-
-static inline vec vec_splat(float value) {
-#if VECTOR_BYTES == 64
-    return _mm512_set1_ps(value);
-#elif VECTOR_BYTES == 32
-    return _mm256_set1_ps(value);
-#else
-    return value - (vec){0};
-#endif
-}
-
-/* Spelled out, since not every compiler contracts a * b + c by itself. */
-static inline vec vec_fma(vec a, vec b, vec c) {
-#if VECTOR_BYTES == 64
-    return _mm512_fmadd_ps(a, b, c);
-#elif VECTOR_BYTES == 32 && defined __FMA__
-    return _mm256_fmadd_ps(a, b, c);
-#else
-    return a * b + c;
-#endif
 }
 
 static inline vec vec_select(ivec mask, vec yes, vec no) {
@@ -144,16 +94,69 @@ static inline vec vec_exp2(vec x) {
 #endif
 }
 
+/* The instructions of AVX-512 bf16 are spelled out, in functions that BF16_CODE marks: the level
+ * has processors without them. vec_dot returns sum + the products of both numbers of a pair,
+ * vec_round the numbers of low in bf16, then those of high, and vec_pair the same as pairs. */
+#if VECTOR_BYTES == 64
+#define BF16_CODE    __attribute__((target("avx512bf16")))
+#define SOURCE(j, s) ((j) | (16 + (j)) << 16)
+static inline __attribute__((always_inline)) vec vec_dot(vec a, vec b, vec sum) {
+    __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+    return sum;
+}
+static inline __attribute__((always_inline)) vec vec_round(vec low, vec high) {
+    __asm__("vcvtne2ps2bf16 %0, %1, %0" : "+v"(low) : "v"(high));
+    return low;
+}
+static inline __attribute__((always_inline)) vec vec_pair(vec low, vec high) {
+    const __m512i order = (__m512i)(ivec){EACH_LANE(SOURCE, 0)};
+    return (vec)_mm512_permutexvar_epi16(order, (__m512i)vec_round(low, high));
+}
+#else /* not used */
+#define BF16_CODE
+#define vec_dot              vec_fma
+#define vec_round(low, high) (low)
+#define vec_pair             vec_max
+#endif
+
+/* Rounds two vectors of each of `rows` rows to pairs of adjacent columns. out may be values, or
+ * columns before them. */
+static inline BF16_CODE void round_columns(float *out, const float *values, int64_t stride,
+                                           int64_t rows) {
+    for (int64_t i = 0; i < rows * stride; i += stride)
+        vec_store_any(out + i, vec_round(vec_load(values + i), vec_load(values + i + LANES)));
+}
+
+/* out[i / 2][c] = rows i and i + 1 of two vectors of columns, as pairs. out may be values. */
+static inline BF16_CODE void round_rows(float *out, const float *values, int64_t stride,
+                                        int64_t rows) {
+    for (int64_t i = 0; i < rows; i += 2, values += 2 * stride, out += PAIR)
+        for (int64_t c = 0; c < PAIR; c += LANES)
+            vec_store_any(out + c, vec_pair(vec_load(values + c), vec_load(values + stride + c)));
+}
+
+/* out[i / 2][c] = rows i and i + 1 of bf16[rows][width], as pairs. */
+static inline void pair_rows(float *out, const float *bf16, int64_t width, int64_t rows) {
+    typedef uint32_t word __attribute__((may_alias));
+    typedef uint16_t half __attribute__((may_alias));
+    for (int64_t i = 0; i < rows / 2 * width; i += width) {
+        const half *low = (const half *)(bf16 + i), *high = low + width;
+        word *to = (word *)(out + i);
+        for (int64_t c = 0; c < width; c++) to[c] = low[c] | (uint32_t)high[c] << 16;
+    }
+}
+
 /* Treatment of a product's destination: overwrite, add to, or scale and add. */
 enum start { START_ZERO, START_ADD, START_SCALE };
 
 /* out[i][c] = start + sum over j < count of a[i][j] b[j][c], for TILE_ROWS rows i and `vectors` (1
  * or 2) vectors of columns c, where a[i][j] is a[i * row_step + j * step]. The sum runs in
- * ascending j. factor: with START_SCALE, initial multiplier of each column. */
+ * ascending j. factor: with START_SCALE, initial multiplier of each column. pairs: a and b are
+ * pairs in bf16. */
 static inline __attribute__((always_inline)) void
-tile_product(const int vectors, float *out, int64_t out_stride, const float *a, int64_t row_step,
-             int64_t step, const float *b, int64_t b_stride, int64_t count, enum start start,
-             const vec *factor) {
+tile_sums(const bool pairs, const int vectors, float *out, int64_t out_stride, const float *a,
+          int64_t row_step, int64_t step, const float *b, int64_t b_stride, int64_t count,
+          const enum start start, const vec *factor) {
     vec sum[TILE_ROWS][2];
 #pragma GCC unroll 8
     for (int i = 0; i < TILE_ROWS; i++)
@@ -172,7 +175,9 @@ tile_product(const int vectors, float *out, int64_t out_stride, const float *a, 
         for (int i = 0; i < TILE_ROWS; i++) {
             vec left = vec_splat(a[i * row_step + j * step]);
 #pragma GCC unroll 2
-            for (int c = 0; c < vectors; c++) sum[i][c] = vec_fma(left, right[c], sum[i][c]);
+            for (int c = 0; c < vectors; c++)
+                sum[i][c] =
+                    pairs ? vec_dot(left, right[c], sum[i][c]) : vec_fma(left, right[c], sum[i][c]);
         }
     }
 #pragma GCC unroll 8
@@ -181,14 +186,48 @@ tile_product(const int vectors, float *out, int64_t out_stride, const float *a, 
         for (int c = 0; c < vectors; c++) vec_store(out + i * out_stride + c * LANES, sum[i][c]);
 }
 
+static inline BF16_CODE void tile_of_pairs(float *out, int64_t out_stride, const float *a,
+                                           int64_t row_step, int64_t step, const float *b,
+                                           int64_t b_stride, int64_t count, enum start start,
+                                           const vec *factor) {
+    tile_sums(true, 2, out, out_stride, a, row_step, step, b, b_stride, count, start, factor);
+}
+
+/* The same for any dtype; pairs have two vectors. */
+static inline __attribute__((always_inline)) void
+tile_product(bool pairs, const int vectors, float *out, int64_t out_stride, const float *a,
+             int64_t row_step, int64_t step, const float *b, int64_t b_stride, int64_t count,
+             const enum start start, const vec *factor) {
+    if (pairs) tile_of_pairs(out, out_stride, a, row_step, step, b, b_stride, count, start, factor);
+    else
+        tile_sums(false, vectors, out, out_stride, a, row_step, step, b, b_stride, count, start,
+                  factor);
+}
+
+/* Sizes of rows of one head. */
+struct row_words {
+    bool pairs;
+    int64_t columns; /* D rounded up: columns of a sum, and of a row of pairs of rows */
+    int64_t words;   /* the same in words of a row: columns, or half of them for pairs */
+    int64_t used;    /* words of a row without padding */
+};
+
+/* bf16: all operands are. Small heads are not worth it: rows of pairs fill two vectors. */
+static inline struct row_words row_words(const struct backend *be, bool bf16, int64_t head_size) {
+    const bool pairs =
+        VECTOR_BYTES == 64 && be->device.attention_bf16 && bf16 && head_size % PAIR == 0;
+    const int64_t columns = round_up(head_size, LANES), each = pairs ? 2 : 1;
+    return (struct row_words){pairs, columns, columns / each, head_size / each};
+}
+
 /* scores[key][query] = sum over d of k[key][d] q_transposed[d][query], for one pair of vectors of
  * queries. rows, here and below, is rounded up to TILE_ROWS. */
-static inline void scores_product(float *scores, int64_t stride, int64_t rows, const float *k,
-                                  int64_t width, const float *q_transposed, int64_t q_stride,
-                                  int64_t head_size) {
+static inline void scores_product(const struct row_words *row, float *scores, int64_t stride,
+                                  int64_t rows, const float *k, const float *q_transposed,
+                                  int64_t q_stride) {
     for (int64_t i = 0; i < rows; i += TILE_ROWS)
-        tile_product(2, scores + i * stride, stride, k + i * width, width, 1, q_transposed,
-                     q_stride, head_size, START_ZERO, NULL);
+        tile_product(row->pairs, 2, scores + i * stride, stride, k + i * row->words, row->words, 1,
+                     q_transposed, q_stride, row->used, START_ZERO, NULL);
 }
 
 /* Replaces scores by tanh(inner scores), for a soft cap. */
@@ -199,14 +238,16 @@ static inline void cap_scores(float *scores, int64_t stride, int64_t rows, int64
         for (int64_t j = 0; j < columns; j++) scores[j] = tanh_f32(scores[j] * inner);
 }
 
-/* out[d][query] = start + sum over keys of v[key][d] weights[key][query], for one pair. */
+/* out[d][query] = start + sum over keys of v[key][d] weights[key][query], for one pair. Keys of
+ * bf16 are in pairs. */
 static inline __attribute__((always_inline)) void
-weighted_product(float *out, int64_t out_stride, int64_t head_size, const float *v, int64_t width,
-                 const float *weights, int64_t stride, int64_t keys, enum start start,
-                 const vec *factor) {
+weighted_product(const struct row_words *row, float *out, int64_t out_stride, int64_t head_size,
+                 const float *v, const float *weights, int64_t stride, int64_t keys,
+                 const enum start start, const vec *factor) {
+    if (row->pairs) keys = (keys + 1) / 2;
     for (int64_t d = 0; d < head_size; d += TILE_ROWS)
-        tile_product(2, out + d * out_stride, out_stride, v + d, 1, width, weights, stride, keys,
-                     start, factor);
+        tile_product(row->pairs, 2, out + d * out_stride, out_stride, v + d, 1, row->columns,
+                     weights, stride, keys, start, factor);
 }
 
 /* out[lane][j] = in[j][lane]: each step exchanges blocks of half the width across the diagonal. */
@@ -303,18 +344,21 @@ static inline void head_row_prefetch(struct head_rows head, int64_t t, bool for_
         else __builtin_prefetch((const void *)at, 0);
 }
 
-/* Widens rows begin..begin+count into out[padded][width], padded with zeros. */
-static inline void head_rows_pack(float *out, int64_t width, struct head_rows head, int64_t begin,
-                                  int64_t count, int64_t padded) {
-    for (int64_t t = 0; t < count; t++, out += width) {
+/* Copies rows begin..begin+count to out[padded][words], widened unless they are pairs, and padded
+ * with zeros. */
+static inline void head_rows_pack(float *out, const struct row_words *words, struct head_rows head,
+                                  int64_t begin, int64_t count, int64_t padded) {
+    const struct tensor *in = head.tensor;
+    for (int64_t t = 0; t < count; t++, out += words->words) {
         head_row_prefetch(head, begin + t + ROWS_AHEAD, false);
         size_t offset = (size_t)(head.first + (begin + t) * head.stride);
-        const float *row =
-            dtype_widen(out, head.tensor->data, head.tensor->dtype, offset, (size_t)head.size);
-        if (row != out) memcpy(out, row, (size_t)head.size * sizeof *out);
-        memset(out + head.size, 0, (size_t)(width - head.size) * sizeof *out);
+        const void *row = words->pairs ? (const uint16_t *)in->data + offset
+                                       : (const void *)dtype_widen(out, in->data, in->dtype, offset,
+                                                                   (size_t)head.size);
+        if (row != out) memcpy(out, row, (size_t)words->used * sizeof *out);
+        memset(out + words->used, 0, (size_t)(words->words - words->used) * sizeof *out);
     }
-    memset(out, 0, (size_t)((padded - count) * width) * sizeof *out);
+    memset(out, 0, (size_t)((padded - count) * words->words) * sizeof *out);
 }
 
 /* Stores rows[count][width] times factor, rounded, as rows begin..begin+count; overwrites `row`. */

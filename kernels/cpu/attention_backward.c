@@ -24,7 +24,7 @@ enum { TASKS_ENOUGH = 64, BLOCKS_PER_PART_MIN = 2 };
 struct sizes {
     int64_t batch, length; /* B, T */
     struct row_sizes row;
-    int64_t width;         /* D rounded up to LANES: floats of a packed row */
+    struct row_words packed;
     int64_t padded_length; /* T rounded up to BLOCK */
     int64_t blocks, parts; /* blocks of queries of a head, and parts of these blocks */
     struct attention_score score;
@@ -33,17 +33,19 @@ struct sizes {
 
 /* Buffers of one thread. */
 struct buffers {
-    float *k, *v;                          /* [T padded][width] */
-    float *q, *dout;                       /* [BLOCK][width] */
-    float *q_transposed, *dout_transposed; /* [width][BLOCK] */
-    float *dq_transposed, *dq;             /* [width][BLOCK], [BLOCK][width] */
+    float *k, *v;     /* [T padded][words] */
+    float *key_pairs; /* k; of pairs its rows in pairs, [T padded / 2][columns] */
+    float *q, *dout;  /* [BLOCK][words]; of pairs [BLOCK / 2][columns] */
+    float *q_transposed, *dout_transposed; /* [words][BLOCK] */
+    float *dq_transposed, *dq;             /* [columns][BLOCK], [BLOCK][columns] */
     float *weights, *dscores;              /* [BLOCK keys][BLOCK queries] */
+    float *dscore_pairs;                   /* [BLOCK / 2][PAIR], pairs of keys */
     float *shift, *delta;                  /* [BLOCK]: -lse log2 e; sum of dout * out */
 };
 
 /* Sums of dk and dv: of one thread, or of one task if a head of keys has several parts. */
 struct key_sums {
-    float *dk, *dv; /* [T padded][width] */
+    float *dk, *dv; /* [T padded][columns] */
 };
 
 /* A head of keys and values, with their gradients. */
@@ -59,18 +61,20 @@ struct query_head {
     struct key_limits limits;
 };
 
-static struct sizes sizes_of(const struct attention_backward_args *args) {
+static struct sizes sizes_of(const struct backend *be, const struct attention_backward_args *args) {
     int64_t batch = args->qkv->shape[0], length = args->qkv->shape[1];
     struct row_sizes row = row_sizes(args->qkv, args->heads, args->kv_heads);
-    struct attention_score score = attention_score(args->scale, args->softcap, row.head_size);
+    struct attention_score score = attention_score(args->scale, args->softcap);
     assert(row.head_size <= HEAD_SIZE_MAX && args->out->shape[2] == row.columns);
     assert(args->dout->shape[2] == row.columns && args->dqkv->shape[2] == row.stride);
+    const bool bf16 = args->qkv->dtype == DTYPE_BF16 && args->dout->dtype == DTYPE_BF16 &&
+                      args->out->dtype == DTYPE_BF16;
     int64_t blocks = blocks_of(length, BLOCK);
     int64_t parts = smaller(TASKS_ENOUGH / (batch * row.kv_heads), blocks / BLOCKS_PER_PART_MIN);
     return (struct sizes){.batch = batch,
                           .length = length,
                           .row = row,
-                          .width = round_up(row.head_size, LANES),
+                          .packed = row_words(be, bf16, row.head_size),
                           .padded_length = blocks * BLOCK,
                           .blocks = blocks,
                           .parts = parts < 1 ? 1 : parts,
@@ -79,19 +83,24 @@ static struct sizes sizes_of(const struct attention_backward_args *args) {
 }
 
 static struct buffers buffers_take(struct arena *arena, const struct sizes *sizes) {
-    int64_t block = BLOCK * sizes->width;
-    return (struct buffers){.k = take_floats(arena, sizes->padded_length * sizes->width),
-                            .v = take_floats(arena, sizes->padded_length * sizes->width),
-                            .q = take_floats(arena, block),
-                            .dout = take_floats(arena, block),
-                            .q_transposed = take_floats(arena, block),
-                            .dout_transposed = take_floats(arena, block),
-                            .dq_transposed = take_floats(arena, block),
-                            .dq = take_floats(arena, block),
-                            .weights = take_floats(arena, BLOCK * BLOCK),
-                            .dscores = take_floats(arena, BLOCK * BLOCK),
-                            .shift = take_floats(arena, BLOCK),
-                            .delta = take_floats(arena, BLOCK)};
+    const bool pairs = sizes->packed.pairs;
+    int64_t block = BLOCK * sizes->packed.words, sums = BLOCK * sizes->packed.columns;
+    int64_t keys = sizes->padded_length * sizes->packed.words;
+    struct buffers buffers = {.k = take_floats(arena, keys),
+                              .v = take_floats(arena, keys),
+                              .q = take_floats(arena, block),
+                              .dout = take_floats(arena, block),
+                              .q_transposed = take_floats(arena, block),
+                              .dout_transposed = take_floats(arena, block),
+                              .dq_transposed = take_floats(arena, sums),
+                              .dq = take_floats(arena, sums),
+                              .weights = take_floats(arena, BLOCK * BLOCK),
+                              .dscores = take_floats(arena, BLOCK * BLOCK),
+                              .dscore_pairs = take_floats(arena, pairs ? BLOCK / 2 * PAIR : 0),
+                              .shift = take_floats(arena, BLOCK),
+                              .delta = take_floats(arena, BLOCK)};
+    buffers.key_pairs = pairs ? take_floats(arena, keys) : buffers.k;
+    return buffers;
 }
 
 /* Returns the bytes of one thread's buffers. */
@@ -102,7 +111,7 @@ static size_t buffers_bytes(const struct sizes *sizes) {
 }
 
 static int64_t key_sums_floats(const struct sizes *sizes) {
-    return 2 * sizes->padded_length * sizes->width; /* a multiple of BLOCK */
+    return 2 * sizes->padded_length * sizes->packed.columns; /* a multiple of BLOCK */
 }
 
 static struct key_sums key_sums_at(const struct sizes *sizes, float *base, int64_t index) {
@@ -150,25 +159,42 @@ static int64_t block_first_key(const struct sizes *sizes, struct key_limits limi
     return round_down(first_key_of(limits, block * BLOCK, sizes->length), BLOCK);
 }
 
+/* Loads a block of rows, their transposition, and of bf16 their pairs. */
+static void rows_load(const struct row_words *row, float *pairs, float *transposed, float *rows,
+                      struct head_rows head, int64_t begin, int64_t count) {
+    head_rows_pack(rows, row, head, begin, count, BLOCK);
+    transpose(transposed, BLOCK, rows, row->words, BLOCK, row->words);
+    if (row->pairs) pair_rows(pairs, rows, row->columns, BLOCK);
+}
+
+/* The same as vec_dot, with the instructions of the level. */
+static vec dot_of_pairs(vec a, vec b, vec sum) {
+    const ivec upper = (ivec){0} - 0x10000;
+    sum = vec_fma((vec)((ivec)a << 16), (vec)((ivec)b << 16), sum);
+    return vec_fma((vec)((ivec)a & upper), (vec)((ivec)b & upper), sum);
+}
+
 static void block_load(const struct sizes *sizes, const struct buffers *buffers,
                        const struct query_head *head, int64_t begin, int64_t queries) {
-    int64_t width = sizes->width;
-    head_rows_pack(buffers->q, width, head->q, begin, queries, BLOCK);
-    head_rows_pack(buffers->dout, width, head->dout, begin, queries, BLOCK);
-    head_rows_pack(buffers->dq, width, head->out, begin, queries, BLOCK);
-    transpose(buffers->q_transposed, BLOCK, buffers->q, width, BLOCK, width);
-    transpose(buffers->dout_transposed, BLOCK, buffers->dout, width, BLOCK, width);
+    const struct row_words *row = &sizes->packed;
+    int64_t words = row->words;
+    float *douts = row->pairs ? buffers->dq + BLOCK * words : buffers->dout;
+    rows_load(row, buffers->q, buffers->q_transposed, row->pairs ? douts : buffers->q, head->q,
+              begin, queries);
+    rows_load(row, buffers->dout, buffers->dout_transposed, douts, head->dout, begin, queries);
+    head_rows_pack(buffers->dq, row, head->out, begin, queries, BLOCK);
     for (int64_t i = 0; i < BLOCK; i++) {
-        const float *dout = buffers->dout + i * width, *out = buffers->dq + i * width;
+        const float *dout = douts + i * words, *out = buffers->dq + i * words;
         vec sum = vec_splat(0);
-        for (int64_t d = 0; d < width; d += LANES)
-            sum = vec_fma(vec_load(dout + d), vec_load(out + d), sum);
+        for (int64_t d = 0; d < words; d += LANES)
+            sum = row->pairs ? dot_of_pairs(vec_load(dout + d), vec_load(out + d), sum)
+                             : vec_fma(vec_load(dout + d), vec_load(out + d), sum);
         float delta = 0;
         for (int lane = 0; lane < LANES; lane++) delta += sum[lane];
         buffers->delta[i] = delta;
         buffers->shift[i] = i < queries ? head->lse[begin + i] * -(float)M_LOG2E : 0;
     }
-    memset(buffers->dq_transposed, 0, (size_t)(width * BLOCK) * sizeof(float));
+    memset(buffers->dq_transposed, 0, (size_t)(row->columns * BLOCK) * sizeof(float));
 }
 
 /* Replaces scores by weights, and dweights by dscores without their scale, for one pair of vectors
@@ -201,18 +227,20 @@ static void softmax_backward(float *weights, float *dscores, int64_t rows, int64
 /* sums[key][d] += sum over queries of weights[key][query] rows[query][d]. On the diagonal, only
  * queries from the key on count. ends [rows / TILE_ROWS]: number of queries that read any key of a
  * tile of rows. */
-static void key_sums_add(float *sums, int64_t width, const float *weights, int64_t rows,
-                         const float *right, const int64_t *ends, bool diagonal) {
+static void key_sums_add(const struct row_words *row, float *sums, const float *weights,
+                         int64_t rows, const float *right, const int64_t *ends, bool diagonal) {
+    const int64_t width = row->columns, each = row->pairs ? 2 : 1;
     for (int64_t i = 0; i < rows; i += TILE_ROWS) {
         int64_t first = diagonal ? i : 0, d = 0, queries = ends[i / TILE_ROWS];
         if (queries <= first) continue;
-        const float *left = weights + i * BLOCK + first;
+        const float *left = weights + i * BLOCK + first / each, *at = right + first * row->words;
+        int64_t count = blocks_of(queries - first, each);
         for (; d + PAIR <= width; d += PAIR)
-            tile_product(2, sums + i * width + d, width, left, BLOCK, 1, right + first * width + d,
-                         width, queries - first, START_ADD, NULL);
+            tile_product(row->pairs, 2, sums + i * width + d, width, left, BLOCK, 1, at + d, width,
+                         count, START_ADD, NULL);
         if (d < width)
-            tile_product(1, sums + i * width + d, width, left, BLOCK, 1, right + first * width + d,
-                         width, queries - first, START_ADD, NULL);
+            tile_product(false, 1, sums + i * width + d, width, left, BLOCK, 1, at + d, width,
+                         count, START_ADD, NULL);
     }
 }
 
@@ -232,42 +260,48 @@ static void find_ends(int64_t ends[BLOCK / TILE_ROWS], struct key_limits limits,
 static void run_tile(const struct sizes *sizes, const struct buffers *buffers,
                      const struct key_sums *sums, struct key_limits limits, int64_t begin,
                      int64_t queries, int64_t key) {
+    const struct row_words *row = &sizes->packed;
     bool diagonal = key == begin;
-    int64_t width = sizes->width, length = sizes->length, ends[BLOCK / TILE_ROWS];
+    int64_t words = row->words, length = sizes->length, ends[BLOCK / TILE_ROWS];
     int64_t all_rows = round_up(smaller(length - key, BLOCK), TILE_ROWS);
     for (int64_t column = 0; column < queries; column += PAIR) {
         int64_t skipped = first_key_of(limits, begin + column, length) - key;
         skipped = skipped > 0 ? round_down(skipped, TILE_ROWS) : 0;
         int64_t rows = (diagonal ? smaller(all_rows, column + PAIR) : all_rows) - skipped;
         if (rows <= 0) continue;
-        const float *k = buffers->k + (key + skipped) * width;
-        const float *v = buffers->v + (key + skipped) * width;
+        int64_t at = (key + skipped) * words;
         float *weights = buffers->weights + skipped * BLOCK + column;
         float *dscores = buffers->dscores + skipped * BLOCK + column;
-        scores_product(weights, BLOCK, rows, k, width, buffers->q_transposed + column, BLOCK,
-                       sizes->row.head_size);
-        scores_product(dscores, BLOCK, rows, v, width, buffers->dout_transposed + column, BLOCK,
-                       sizes->row.head_size);
+        scores_product(row, weights, BLOCK, rows, buffers->k + at, buffers->q_transposed + column,
+                       BLOCK);
+        scores_product(row, dscores, BLOCK, rows, buffers->v + at,
+                       buffers->dout_transposed + column, BLOCK);
         if (sizes->score.inner != 0) cap_scores(weights, BLOCK, rows, PAIR, sizes->score.inner);
         mask_first_keys(weights, BLOCK, rows, key + skipped, begin + column, limits, length);
         softmax_backward(weights, dscores, rows, diagonal ? column - skipped : rows,
                          sizes->exponent_scale, sizes->score.inner != 0, buffers->shift + column,
                          buffers->delta + column);
-        weighted_product(buffers->dq_transposed + column, BLOCK, sizes->row.head_size, k, width,
-                         dscores, BLOCK, rows, START_ADD, NULL);
+        if (row->pairs) {
+            round_rows(buffers->dscore_pairs, dscores, BLOCK, rows);
+            round_columns(weights - column / 2, weights, BLOCK, rows);
+            round_columns(dscores - column / 2, dscores, BLOCK, rows);
+        }
+        weighted_product(row, buffers->dq_transposed + column, BLOCK, sizes->row.head_size,
+                         buffers->key_pairs + at, row->pairs ? buffers->dscore_pairs : dscores,
+                         row->pairs ? PAIR : BLOCK, rows, START_ADD, NULL);
     }
     find_ends(ends, limits, begin, queries, key, length);
-    key_sums_add(sums->dv + key * width, width, buffers->weights, all_rows, buffers->dout, ends,
+    int64_t at_sums = key * row->columns;
+    key_sums_add(row, sums->dv + at_sums, buffers->weights, all_rows, buffers->dout, ends,
                  diagonal);
-    key_sums_add(sums->dk + key * width, width, buffers->dscores, all_rows, buffers->q, ends,
-                 diagonal);
+    key_sums_add(row, sums->dk + at_sums, buffers->dscores, all_rows, buffers->q, ends, diagonal);
 }
 
 /* Processes a block of queries with all keys that it reads. */
 static void block_run(const struct sizes *sizes, const struct buffers *buffers,
                       const struct key_sums *sums, const struct query_head *head, int64_t block) {
     int64_t begin = block * BLOCK, queries = smaller(sizes->length - begin, BLOCK);
-    int64_t width = sizes->width, key = block_first_key(sizes, head->limits, block);
+    int64_t width = sizes->packed.columns, key = block_first_key(sizes, head->limits, block);
     block_load(sizes, buffers, head, begin, queries);
     for (; key <= begin; key += BLOCK)
         run_tile(sizes, buffers, sums, head->limits, begin, queries, key);
@@ -281,14 +315,17 @@ static void part_run(const struct sizes *sizes, const struct buffers *buffers,
                      const struct key_sums *sums, const struct attention_backward_args *args,
                      int64_t index, int64_t part) {
     struct key_head keys = key_head(sizes, args, index);
-    int64_t width = sizes->width, group = sizes->row.group;
+    const struct row_words *row = &sizes->packed;
+    int64_t group = sizes->row.group;
     int64_t first = part_begin(sizes, part), last = part_begin(sizes, part + 1);
-    int64_t begin = block_first_key(sizes, keys.limits, first), at = begin * width;
+    int64_t begin = block_first_key(sizes, keys.limits, first), at = begin * row->words;
     int64_t padded = last * BLOCK - begin, count = smaller(padded, sizes->length - begin);
-    head_rows_pack(buffers->k + at, width, keys.k, begin, count, padded);
-    head_rows_pack(buffers->v + at, width, keys.v, begin, count, padded);
-    memset(sums->dk + at, 0, (size_t)(padded * width) * sizeof(float));
-    memset(sums->dv + at, 0, (size_t)(padded * width) * sizeof(float));
+    head_rows_pack(buffers->k + at, row, keys.k, begin, count, padded);
+    head_rows_pack(buffers->v + at, row, keys.v, begin, count, padded);
+    if (row->pairs) pair_rows(buffers->key_pairs + at, buffers->k + at, row->columns, padded);
+    at = begin * row->columns;
+    memset(sums->dk + at, 0, (size_t)(padded * row->columns) * sizeof(float));
+    memset(sums->dv + at, 0, (size_t)(padded * row->columns) * sizeof(float));
     for (int64_t i = 0; i < group; i++) {
         struct query_head head = query_head(sizes, args, index * group + i);
         for (int64_t block = first; block < last; block++)
@@ -301,19 +338,19 @@ static void part_run(const struct sizes *sizes, const struct buffers *buffers,
 static void key_block_store(const struct sizes *sizes, float *sums, const struct key_head *head,
                             int64_t block) {
     int64_t begin = block * BLOCK, count = smaller(sizes->length - begin, BLOCK);
-    int64_t at = begin * sizes->width, part = 0;
+    int64_t width = sizes->packed.columns, at = begin * width, part = 0;
     while (part_begin(sizes, part + 1) <= block) part++;
     struct key_sums total = key_sums_at(sizes, sums, part);
     while (++part < sizes->parts &&
            block_first_key(sizes, head->limits, part_begin(sizes, part)) <= begin) {
         struct key_sums more = key_sums_at(sizes, sums, part);
-        for (int64_t i = at; i < at + count * sizes->width; i += LANES) {
+        for (int64_t i = at; i < at + count * width; i += LANES) {
             vec_store(total.dk + i, vec_load(total.dk + i) + vec_load(more.dk + i));
             vec_store(total.dv + i, vec_load(total.dv + i) + vec_load(more.dv + i));
         }
     }
-    head_rows_store(head->dk, begin, count, total.dk + at, sizes->width, sizes->score.scale);
-    head_rows_store(head->dv, begin, count, total.dv + at, sizes->width, 1);
+    head_rows_store(head->dk, begin, count, total.dk + at, width, sizes->score.scale);
+    head_rows_store(head->dv, begin, count, total.dv + at, width, 1);
 }
 
 static int64_t key_sums_count(const struct backend *be, const struct sizes *sizes) {
@@ -323,13 +360,13 @@ static int64_t key_sums_count(const struct backend *be, const struct sizes *size
 
 size_t cpu_attention_backward_scratch(struct backend *be,
                                       const struct attention_backward_args *args) {
-    struct sizes sizes = sizes_of(args);
+    struct sizes sizes = sizes_of(be, args);
     int64_t sums = key_sums_count(be, &sizes) * key_sums_floats(&sizes);
     return (size_t)be->device.threads * buffers_bytes(&sizes) + (size_t)sums * sizeof(float);
 }
 
 void cpu_attention_backward(struct backend *be, const struct attention_backward_args *args) {
-    struct sizes sizes = sizes_of(args);
+    struct sizes sizes = sizes_of(be, args);
     int64_t heads = sizes.batch * sizes.row.kv_heads;
     float *all_sums = backend_workspace(be, cpu_attention_backward_scratch(be, args));
     char *all_buffers = (char *)(all_sums + key_sums_count(be, &sizes) * key_sums_floats(&sizes));
@@ -357,4 +394,5 @@ void cpu_attention_backward(struct backend *be, const struct attention_backward_
         }
     }
     if (args->column_sums) cpu_sum_columns(args->column_sums, args->dqkv);
+    if (args->track_amax) cpu_find_amax(args->dqkv, args->track_amax, false);
 }

@@ -57,7 +57,7 @@ static struct sizes sizes_of(const struct attention_decode_args *args) {
     int64_t tasks = queries < TASKS ? TASKS / queries : 1;
     int64_t size = tensor_columns(args->out) / args->heads;
     struct row_sizes row = head_sizes(size, args->heads, args->kv_heads);
-    struct attention_score score = attention_score(args->scale, args->softcap, size);
+    struct attention_score score = attention_score(args->scale, args->softcap);
     assert(tensor_columns(args->out) == row.columns && tensor_columns(args->q) >= row.columns);
     assert(tensor_rows(args->q) == queries && tensor_columns(cache) >= 2 * row.kv_columns);
     assert(args->q->dtype == cache->dtype);
@@ -92,43 +92,10 @@ static struct buffers buffers_at(float *scratch, const struct sizes *sizes, int6
     return (struct buffers){q, rows, rows + ROWS * sizes->row.kv_columns, partial_of(block, sizes)};
 }
 
-/* Loads from any address; a vec itself is aligned. */
-static inline vec vec_load_any(const float *from) {
-    vec value;
-    memcpy(&value, from, sizeof value);
-    return value;
-}
-
-static inline void vec_store_any(float *to, vec value) {
-    memcpy(to, &value, sizeof value);
-}
-
 /* Returns the value that is subtracted from scores before exp. If all scores of a block are -inf,
  * its weights are 0. */
 static float shift_for(float max) {
     return max == -INFINITY ? 0 : max;
-}
-
-/* Returns the sum of all lanes, by halves: compilers' code for a summing loop costs more than the
- * loop. */
-static inline float vec_sum(vec value) {
-#define ROTATED(j, s) (((j) + (s)) % LANES)
-#ifdef __clang__
-#define ROTATE(s) __builtin_shufflevector(value, value, EACH_LANE(ROTATED, s))
-#else
-#define ROTATE(s) __builtin_shuffle(value, (ivec){EACH_LANE(ROTATED, s)})
-#endif
-#if VECTOR_BYTES == 64
-    value += ROTATE(8);
-#endif
-#if VECTOR_BYTES >= 32
-    value += ROTATE(4);
-#endif
-    value += ROTATE(2);
-    value += ROTATE(1);
-#undef ROTATED
-#undef ROTATE
-    return value[0];
 }
 
 /* scores[i] = q . rows[i][from..from+size], for `count` (1 or ROWS) rows. */

@@ -17,7 +17,7 @@ enum {
 struct sizes {
     int64_t batch, length; /* B, T */
     struct row_sizes row;
-    int64_t width;         /* D rounded up to LANES: floats of a packed row */
+    struct row_words packed;
     int64_t group, groups; /* queries of a task, tasks of a head */
     struct attention_score score;
     float exponent_scale; /* scores to powers of 2 */
@@ -25,9 +25,9 @@ struct sizes {
 
 /* Buffers of one thread. Columns are queries of the group. */
 struct buffers {
-    float *q, *out; /* [D rounded up to LANES][group] */
-    float *k, *v;   /* [BLOCK][width] */
-    float *rows;    /* [LANES][width] */
+    float *q, *out; /* [words][group], [columns][group] */
+    float *k, *v;   /* [BLOCK][words]; v of pairs: [BLOCK / 2][columns] */
+    float *rows;    /* [LANES][columns] */
     float *scores;  /* [BLOCK][PAIR] */
 };
 
@@ -37,17 +37,18 @@ struct softmax_state {
     vec max[GROUP_MAX / LANES], sum[GROUP_MAX / LANES];
 };
 
-static struct sizes sizes_of(const struct attention_forward_args *args) {
+static struct sizes sizes_of(const struct backend *be, const struct attention_forward_args *args) {
     int64_t batch = args->qkv->shape[0], length = args->qkv->shape[1];
     struct row_sizes row = row_sizes(args->qkv, args->heads, args->kv_heads);
-    struct attention_score score = attention_score(args->scale, args->softcap, row.head_size);
+    struct attention_score score = attention_score(args->scale, args->softcap);
     assert(row.head_size <= HEAD_SIZE_MAX && args->out->shape[2] == row.columns);
+    const bool bf16 = args->qkv->dtype == DTYPE_BF16 && args->out->dtype == DTYPE_BF16;
     int64_t tasks = batch * row.heads * blocks_of(length, GROUP_MAX);
     int64_t group = tasks < TASKS_ENOUGH ? GROUP_MAX / 2 : GROUP_MAX;
     return (struct sizes){.batch = batch,
                           .length = length,
                           .row = row,
-                          .width = round_up(row.head_size, LANES),
+                          .packed = row_words(be, bf16, row.head_size),
                           .group = group,
                           .groups = blocks_of(length, group),
                           .score = score,
@@ -55,11 +56,12 @@ static struct sizes sizes_of(const struct attention_forward_args *args) {
 }
 
 static struct buffers buffers_take(struct arena *arena, const struct sizes *sizes) {
-    return (struct buffers){.q = take_floats(arena, sizes->width * sizes->group),
-                            .out = take_floats(arena, sizes->width * sizes->group),
-                            .k = take_floats(arena, BLOCK * sizes->width),
-                            .v = take_floats(arena, BLOCK * sizes->width),
-                            .rows = take_floats(arena, LANES * sizes->width),
+    const struct row_words *row = &sizes->packed;
+    return (struct buffers){.q = take_floats(arena, row->words * sizes->group),
+                            .out = take_floats(arena, row->columns * sizes->group),
+                            .k = take_floats(arena, BLOCK * row->words),
+                            .v = take_floats(arena, BLOCK * row->words),
+                            .rows = take_floats(arena, LANES * row->columns),
                             .scores = take_floats(arena, BLOCK * PAIR)};
 }
 
@@ -113,44 +115,43 @@ static void pair_attend(const struct sizes *sizes, const struct buffers *buffers
     skipped = skipped > 0 ? round_down(skipped, TILE_ROWS) : 0;
     keys = smaller(keys, query + PAIR - key) - skipped;
     if (keys <= 0) return;
-    int64_t rows = round_up(keys, TILE_ROWS), packed = skipped * sizes->width;
+    int64_t rows = round_up(keys, TILE_ROWS), packed = skipped * sizes->packed.words;
     key += skipped;
-    scores_product(buffers->scores, PAIR, rows, buffers->k + packed, sizes->width,
-                   buffers->q + column, sizes->group, sizes->row.head_size);
+    scores_product(&sizes->packed, buffers->scores, PAIR, rows, buffers->k + packed,
+                   buffers->q + column, sizes->group);
     if (sizes->score.inner != 0) cap_scores(buffers->scores, PAIR, rows, PAIR, sizes->score.inner);
     bool masked = mask_first_keys(buffers->scores, PAIR, rows, key, query, limits, sizes->length);
     vec factor[2];
     softmax_update(buffers->scores, rows, query - key, masked, sizes->exponent_scale,
                    state->max + column / LANES, state->sum + column / LANES, factor);
-    weighted_product(buffers->out + column, sizes->group, sizes->row.head_size, buffers->v + packed,
-                     sizes->width, buffers->scores, PAIR, keys, START_SCALE, factor);
+    if (sizes->packed.pairs) round_rows(buffers->scores, buffers->scores, PAIR, rows);
+    weighted_product(&sizes->packed, buffers->out + column, sizes->group, sizes->row.head_size,
+                     buffers->v + packed, buffers->scores, PAIR, keys, START_SCALE, factor);
 }
 
 static void group_load(const struct sizes *sizes, const struct buffers *buffers, struct head_rows q,
                        int64_t begin, int64_t queries, struct softmax_state *state) {
+    const struct row_words *row = &sizes->packed;
     for (int64_t column = 0; column < round_up(queries, PAIR); column += LANES) {
         int64_t count = smaller(queries - column, LANES);
-        head_rows_pack(buffers->rows, sizes->width, q, begin + column, count < 0 ? 0 : count,
-                       LANES);
-        transpose(buffers->q + column, sizes->group, buffers->rows, sizes->width, LANES,
-                  sizes->width);
+        head_rows_pack(buffers->rows, row, q, begin + column, count < 0 ? 0 : count, LANES);
+        transpose(buffers->q + column, sizes->group, buffers->rows, row->words, LANES, row->words);
         state->max[column / LANES] = vec_splat(-INFINITY);
         state->sum[column / LANES] = vec_splat(0);
     }
-    memset(buffers->out, 0, (size_t)(sizes->width * sizes->group) * sizeof(float));
+    memset(buffers->out, 0, (size_t)(row->columns * sizes->group) * sizeof(float));
 }
 
 static void group_store(const struct sizes *sizes, const struct buffers *buffers,
                         struct head_rows out, float *lse, int64_t begin, int64_t queries,
                         const struct softmax_state *state) {
+    int64_t width = sizes->packed.columns;
     for (int64_t column = 0; column < queries; column += LANES) {
-        transpose(buffers->rows, sizes->width, buffers->out + column, sizes->group, sizes->width,
-                  LANES);
+        transpose(buffers->rows, width, buffers->out + column, sizes->group, width, LANES);
         for (int64_t lane = 0; lane < smaller(queries - column, LANES); lane++) {
             float sum = state->sum[column / LANES][lane], max = state->max[column / LANES][lane];
             int64_t query = begin + column + lane;
-            head_rows_store(out, query, 1, buffers->rows + lane * sizes->width, sizes->width,
-                            1.0f / sum);
+            head_rows_store(out, query, 1, buffers->rows + lane * width, width, 1.0f / sum);
             lse[query] = max / (float)sizes->score.divisor + logf(sum);
         }
     }
@@ -175,8 +176,11 @@ static void group_attend(const struct sizes *sizes, const struct buffers *buffer
     int64_t first_key = round_down(first_key_of(limits, begin, length), PAIR);
     for (int64_t key = first_key; key < begin + queries; key += BLOCK) {
         int64_t keys = smaller(begin + queries - key, BLOCK);
-        head_rows_pack(buffers->k, sizes->width, k, key, keys, round_up(keys, TILE_ROWS));
-        head_rows_pack(buffers->v, sizes->width, v, key, keys, round_up(keys, TILE_ROWS));
+        int64_t padded = round_up(keys, TILE_ROWS);
+        float *values = sizes->packed.pairs ? buffers->k : buffers->v;
+        head_rows_pack(values, &sizes->packed, v, key, keys, padded);
+        if (sizes->packed.pairs) pair_rows(buffers->v, values, sizes->packed.columns, padded);
+        head_rows_pack(buffers->k, &sizes->packed, k, key, keys, padded);
         for (int64_t column = 0; column < queries; column += PAIR)
             pair_attend(sizes, buffers, column, begin + column, key, keys, limits, &state);
     }
@@ -185,12 +189,12 @@ static void group_attend(const struct sizes *sizes, const struct buffers *buffer
 
 size_t cpu_attention_forward_scratch(struct backend *be,
                                      const struct attention_forward_args *args) {
-    struct sizes sizes = sizes_of(args);
+    struct sizes sizes = sizes_of(be, args);
     return (size_t)be->device.threads * buffers_bytes(&sizes);
 }
 
 void cpu_attention_forward(struct backend *be, const struct attention_forward_args *args) {
-    struct sizes sizes = sizes_of(args);
+    struct sizes sizes = sizes_of(be, args);
     int64_t heads = sizes.batch * sizes.row.heads;
     size_t bytes = buffers_bytes(&sizes);
     char *all_buffers = backend_workspace(be, cpu_attention_forward_scratch(be, args));
@@ -205,4 +209,5 @@ void cpu_attention_forward(struct backend *be, const struct attention_forward_ar
             group_attend(&sizes, &buffers, args, task % heads, group * sizes.group);
         }
     }
+    if (args->track_amax) cpu_find_amax(args->out, args->track_amax, false);
 }

@@ -6,9 +6,11 @@
 #include <sys/resource.h>
 
 #include "data/util/host_memory.h"
+#include "data/util/printed.h"
 #include "kernels/arena.h"
 
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/few_rows.h"
 #include "kernels/cpu/level.h"
 #include "kernels/cpu/products.h"
 
@@ -151,6 +153,7 @@ int cpu_backend_open(struct backend *be, const struct backend_options *options,
                 .name = "cpu",
                 .threads = threads,
                 .computes = {[DTYPE_F32] = true, [DTYPE_F16] = true, [DTYPE_BF16] = true},
+                .stored_rows = {[DTYPE_BF16] = FEW_ROWS},
                 .square_share = {[DTYPE_F32] = share, [DTYPE_F16] = share, [DTYPE_BF16] = share},
                 .gelu_of_stored = true,
                 .chunk_bytes = (size_t)64 << 20,
@@ -159,6 +162,10 @@ int cpu_backend_open(struct backend *be, const struct backend_options *options,
     struct backend_description *device = &be->device;
     cpu_describe(device->description, sizeof device->description);
     snprintf(device->use, sizeof device->use, "%s, %d thread%s", level->full_name, threads,
-             threads == 1 ? "" : "s");
-    return cpu_products_open(be, level, forced, options, error);
+             PLURAL(threads));
+    if (cpu_products_open(be, level, forced, options, error)) return -1;
+    if (level->number >= 3) device->stored_rows[DTYPE_F16] = FEW_ROWS;
+    device->attention_bf16 =
+        level->number == 4 && device->native[DTYPE_BF16] && !cpu_bf16_at_half_rate();
+    return 0;
 }

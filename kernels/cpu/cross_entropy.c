@@ -42,11 +42,10 @@ static float row_exponentials(const struct tensor *logits, int64_t offset, int64
 
 /* logits = (softmax - one_hot(target)) * scale, in place, and 0 in the padding; times the slope of
  * softcap, if there is one. */
-static void row_gradient(const struct cross_entropy_args *args, int64_t row, float max, float sum,
-                         float scale) {
+static void row_gradient(const struct cross_entropy_args *args, int64_t row, int64_t target,
+                         float max, float sum, float scale) {
     const struct tensor *logits = args->logits;
     int64_t padded = tensor_columns(logits), count = args->vocab_size, offset = row * padded;
-    int64_t target = args->targets[row];
     float buffer[CPU_BLOCK], gradient[CPU_BLOCK];
     float factor = scale / sum, inverse_cap = args->softcap > 0 ? 1 / args->softcap : 0;
     for (int64_t v = 0; v < count; v += CPU_BLOCK) {
@@ -64,11 +63,10 @@ static void row_gradient(const struct cross_entropy_args *args, int64_t row, flo
            (size_t)(padded - count) * bytes);
 }
 
-/* Row whose target is ignored: loss 0, and gradient 0. */
+/* Row whose target is ignored: gradient 0. */
 static void ignore_row(const struct cross_entropy_args *args, int64_t row) {
     const struct tensor *logits = args->logits;
     size_t bytes = (size_t)tensor_columns(logits) * dtype_bytes(logits->dtype);
-    args->losses[row] = 0;
     if (args->loss_scale) memset((char *)logits->data + (size_t)row * bytes, 0, bytes);
 }
 
@@ -79,18 +77,20 @@ void cpu_cross_entropy(struct backend *be, const struct cross_entropy_args *args
     assert(count <= padded);
 #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < rows; row++) {
-        int64_t offset = row * padded, target = args->targets[row];
+        int64_t place = args->places ? args->places[row] : row, offset = row * padded;
+        int64_t target = place < 0 ? -1 : args->targets[place];
         if (target < 0) {
+            if (place >= 0) args->losses[place] = 0;
             ignore_row(args, row);
             continue;
         }
         float max = cpu_row_max(logits, offset, count);
         float sum = row_exponentials(logits, offset, count, max), target_logit;
         target_logit = *dtype_widen(&target_logit, logits->data, logits->dtype, offset + target, 1);
-        args->losses[row] = logf(sum) + max - target_logit;
+        args->losses[place] = logf(sum) + max - target_logit;
         if (args->loss_scale)
-            row_gradient(args, row, max, sum,
+            row_gradient(args, row, target, max, sum,
                          *args->loss_scale * args->inputs->loss_weight *
-                             (args->weights ? args->weights[row] : 1));
+                             (args->weights ? args->weights[place] : 1));
     }
 }

@@ -93,23 +93,25 @@ static void row_gradient(const struct row *row, const struct factors *f) {
 
 static void compute_row(const struct distillation_args *args, int64_t i) {
     const int64_t padded = tensor_columns(args->logits), top = tensor_columns(args->teacher_logits);
+    const int64_t place = args->places ? args->places[i] : i;
     struct row row = {.logits = args->logits, .offset = i * padded, .count = args->vocab_size};
-    row.padded = padded, row.top = top, row.target = args->targets[i];
-    row.tokens = args->teacher_tokens + i * top, row.inverse = 1 / args->temperature;
+    row.padded = padded, row.top = top, row.target = place < 0 ? -1 : args->targets[place];
+    row.inverse = 1 / args->temperature;
     row.inverse_cap = args->softcap > 0 ? 1 / args->softcap : 0;
     if (row.target < 0) {
         const size_t bytes = (size_t)padded * dtype_bytes(args->logits->dtype);
-        args->losses[i] = 0;
+        if (place >= 0) args->losses[place] = 0;
         if (args->loss_scale) memset((char *)args->logits->data + (size_t)i * bytes, 0, bytes);
         return;
     }
+    row.tokens = args->teacher_tokens + place * top;
     const float alpha = args->alpha, temperature = args->temperature;
     row.max = cpu_row_max(row.logits, row.offset, row.count);
     row.soft_sum = sum_exponentials(&row, row.inverse);
     row.sum = row.inverse == 1 ? row.soft_sum : sum_exponentials(&row, 1);
     const float hard = logf(row.sum) + row.max - logit_of(&row, row.target);
-    const float soft = divergence(&row, args->teacher_logits, i * top);
-    args->losses[i] = alpha * temperature * temperature * soft + (1 - alpha) * hard;
+    const float soft = divergence(&row, args->teacher_logits, place * top);
+    args->losses[place] = alpha * temperature * temperature * soft + (1 - alpha) * hard;
     if (!args->loss_scale) return;
     const float scale = *args->loss_scale * args->inputs->loss_weight;
     struct factors f = {.teacher = scale * alpha * temperature, .target = scale * (1 - alpha)};

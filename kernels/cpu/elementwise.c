@@ -68,6 +68,7 @@ void cpu_cast(struct backend *be, const struct cast_args *args) {
         const float *x = dtype_widen(buffer, in->data, in->dtype, first, n);
         if (args->masters) copy_masters(out->data, out->dtype, first, x, n);
         else dtype_store(out->data, out->dtype, first, x, n);
+        cpu_track_amax(args->track_amax, out, first, n);
     }
 }
 
@@ -97,6 +98,19 @@ void cpu_copy_last_columns(struct backend *be, const struct copy_last_columns_ar
     for (size_t row = 0; row < (size_t)tensor_rows(out); row++)
         memcpy((char *)out->data + row * bytes, (const char *)in->data + (row + 1) * stride - bytes,
                bytes);
+}
+
+void cpu_gather_rows(struct backend *be, const struct gather_rows_args *args) {
+    (void)be;
+    const struct tensor *out = args->out, *in = args->in;
+    const size_t bytes = (size_t)tensor_columns(out) * dtype_bytes(out->dtype);
+    assert(out->dtype == in->dtype && tensor_columns(out) == tensor_columns(in));
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < tensor_rows(out); i++) {
+        char *to = (char *)out->data + (size_t)i * bytes;
+        if (args->rows[i] < 0) memset(to, 0, bytes);
+        else memcpy(to, (const char *)in->data + (size_t)args->rows[i] * bytes, bytes);
+    }
 }
 
 void cpu_clear(struct backend *be, const struct clear_args *args) {

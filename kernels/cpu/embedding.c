@@ -20,7 +20,6 @@ void cpu_embedding_forward(struct backend *be, const struct embedding_forward_ar
     const struct tensor *out = args->out, *token = args->token_table,
                         *position = args->position_table;
     int64_t rows = tensor_rows(out), columns = tensor_columns(out);
-    const float scale = args->token_scale != 0 ? args->token_scale : 1;
     assert(tensor_columns(token) == columns && (!position || tensor_columns(position) == columns));
     assert(!args->token_remainder || token->dtype == DTYPE_BF16);
 #pragma omp parallel for schedule(static)
@@ -35,10 +34,10 @@ void cpu_embedding_forward(struct backend *be, const struct embedding_forward_ar
             if (position) {
                 const float *p = dtype_widen(position_buffer, position->data, position->dtype,
                                              position_at + c, n);
-                for (int64_t i = 0; i < n; i++) sum[i] = scale * t[i] + p[i];
+                for (int64_t i = 0; i < n; i++) sum[i] = args->token_scale * t[i] + p[i];
                 t = sum;
-            } else if (scale != 1) {
-                for (int64_t i = 0; i < n; i++) sum[i] = scale * t[i];
+            } else if (args->token_scale != 1) {
+                for (int64_t i = 0; i < n; i++) sum[i] = args->token_scale * t[i];
                 t = sum;
             }
             dtype_store(out->data, out->dtype, row * columns + c, t, n);
@@ -120,8 +119,7 @@ size_t cpu_embedding_backward_scratch(struct backend *be,
 
 void cpu_embedding_backward(struct backend *be, const struct embedding_backward_args *args) {
     struct indexed_row *sorted = backend_workspace(be, cpu_embedding_backward_scratch(be, args));
-    const float scale = args->token_scale != 0 ? args->token_scale : 1;
-    indices_backward(args->dtoken_table, args->dout, scale, args->tokens, sorted);
+    indices_backward(args->dtoken_table, args->dout, args->token_scale, args->tokens, sorted);
     if (!args->dposition_table) return;
     if (args->positions)
         indices_backward(args->dposition_table, args->dout, 1, args->positions, sorted);

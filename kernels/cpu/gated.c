@@ -13,24 +13,38 @@ static void forward(float *out, const float *gate, const float *up, int64_t n,
     if (f == GATE_GELU)
 #pragma omp simd
         for (int64_t k = 0; k < n; k++) out[k] = gelu(gate[k]) * up[k];
+    else if (f == GATE_SIGMOID)
+#pragma omp simd
+        for (int64_t k = 0; k < n; k++) out[k] = logistic(gate[k]) * up[k];
     else
 #pragma omp simd
         for (int64_t k = 0; k < n; k++) out[k] = gate[k] * logistic(gate[k]) * up[k];
 }
 
+/* Values of up: a tensor of its own, or the second half of the rows of gate_up. */
+static struct tensor up_of(const struct tensor *gate_up, const struct tensor *up) {
+    struct tensor half = *gate_up;
+    const int64_t columns = tensor_columns(gate_up) / 2;
+    if (up) return *up;
+    half.data = (char *)half.data + (size_t)columns * dtype_bytes(half.dtype);
+    return half;
+}
+
 void cpu_gated_forward(struct backend *be, const struct gated_forward_args *args) {
     (void)be;
     const struct tensor *in = args->gate_up, *out = args->out;
-    int64_t rows = tensor_rows(out), columns = tensor_columns(out);
+    const struct tensor ups = up_of(in, args->up);
+    int64_t rows = tensor_rows(out), columns = tensor_columns(out), stride = tensor_columns(in);
     int64_t blocks = blocks_of(columns, CPU_BLOCK);
-    assert(tensor_rows(in) == rows && tensor_columns(in) == 2 * columns);
+    assert(tensor_rows(in) == rows && stride == (args->up ? columns : 2 * columns));
+    assert(ups.dtype == in->dtype && tensor_columns(&ups) == stride);
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < rows * blocks; i++) {
         float gate_buffer[CPU_BLOCK], up_buffer[CPU_BLOCK], values[CPU_BLOCK];
         int64_t row = i / blocks, c = i % blocks * CPU_BLOCK;
-        int64_t n = block_length(c, columns, CPU_BLOCK), at = row * 2 * columns + c;
+        int64_t n = block_length(c, columns, CPU_BLOCK), at = row * stride + c;
         const float *gate = dtype_widen(gate_buffer, in->data, in->dtype, at, n);
-        const float *up = dtype_widen(up_buffer, in->data, in->dtype, at + columns, n);
+        const float *up = dtype_widen(up_buffer, ups.data, ups.dtype, at, n);
         forward(values, gate, up, n, args->gate);
         dtype_store(out->data, out->dtype, row * columns + c, values, n);
         cpu_track_amax(args->track_amax, out, row * columns + c, n);
@@ -46,6 +60,13 @@ static void backward(float *dgate, float *dup, const float *d, const float *gate
             dup[k] = d[k] * gelu(gate[k]);
             dgate[k] = d[k] * up[k] * gelu_derivative(gate[k]);
         }
+    else if (f == GATE_SIGMOID)
+#pragma omp simd
+        for (int64_t k = 0; k < n; k++) {
+            float s = logistic(gate[k]);
+            dup[k] = d[k] * s;
+            dgate[k] = d[k] * up[k] * (s * (1.0f - s));
+        }
     else
 #pragma omp simd
         for (int64_t k = 0; k < n; k++) {
@@ -58,23 +79,25 @@ static void backward(float *dgate, float *dup, const float *d, const float *gate
 void cpu_gated_backward(struct backend *be, const struct gated_backward_args *args) {
     (void)be;
     const struct tensor *in = args->gate_up, *dout = args->dout, *din = args->dgate_up;
-    int64_t rows = tensor_rows(dout), columns = tensor_columns(dout);
+    const struct tensor ups = up_of(in, args->up), dups = up_of(din, args->dup);
+    int64_t rows = tensor_rows(dout), columns = tensor_columns(dout), stride = tensor_columns(in);
     int64_t blocks = blocks_of(columns, CPU_BLOCK);
-    assert(tensor_rows(in) == rows && tensor_columns(in) == 2 * columns);
-    assert(tensor_rows(din) == rows && tensor_columns(din) == 2 * columns);
+    assert(tensor_rows(in) == rows && stride == (args->up ? columns : 2 * columns));
+    assert(tensor_rows(din) == rows && tensor_columns(din) == stride && !args->up == !args->dup);
+    assert(ups.dtype == in->dtype && dups.dtype == din->dtype);
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < rows * blocks; i++) {
         float gate_buffer[CPU_BLOCK], up_buffer[CPU_BLOCK], dout_buffer[CPU_BLOCK];
         float dgate[CPU_BLOCK], dup[CPU_BLOCK];
         int64_t row = i / blocks, c = i % blocks * CPU_BLOCK;
-        int64_t n = block_length(c, columns, CPU_BLOCK), at = row * 2 * columns + c;
+        int64_t n = block_length(c, columns, CPU_BLOCK), at = row * stride + c;
         const float *gate = dtype_widen(gate_buffer, in->data, in->dtype, at, n);
-        const float *up = dtype_widen(up_buffer, in->data, in->dtype, at + columns, n);
+        const float *up = dtype_widen(up_buffer, ups.data, ups.dtype, at, n);
         const float *d = dtype_widen(dout_buffer, dout->data, dout->dtype, row * columns + c, n);
         backward(dgate, dup, d, gate, up, n, args->gate);
         dtype_store(din->data, din->dtype, at, dgate, n);
-        dtype_store(din->data, din->dtype, at + columns, dup, n);
+        dtype_store(dups.data, dups.dtype, at, dup, n);
         cpu_track_amax(args->track_amax, din, at, n);
-        cpu_track_amax(args->track_amax, din, at + columns, n);
+        cpu_track_amax(args->track_amax, &dups, at, n);
     }
 }

@@ -11,8 +11,11 @@ void cpu_gelu_forward(struct backend *be, const struct gelu_forward_args *args) 
         float buffer[CPU_BLOCK], values[CPU_BLOCK];
         int64_t first = block * CPU_BLOCK, n = block_length(first, count, CPU_BLOCK);
         const float *x = dtype_widen(buffer, in->data, in->dtype, first, n);
+        if (args->relu2)
+            for (int64_t i = 0; i < n; i++) values[i] = x[i] > 0 ? x[i] * x[i] : 0 * x[i];
+        else
 #pragma omp simd
-        for (int64_t i = 0; i < n; i++) values[i] = gelu(x[i]);
+            for (int64_t i = 0; i < n; i++) values[i] = gelu(x[i]);
         dtype_store(out->data, out->dtype, first, values, n);
         cpu_track_amax(args->track_amax, out, first, n);
     }
@@ -28,8 +31,11 @@ void cpu_gelu_backward(struct backend *be, const struct gelu_backward_args *args
         int64_t first = block * CPU_BLOCK, n = block_length(first, count, CPU_BLOCK);
         const float *x = dtype_widen(in_buffer, in->data, in->dtype, first, n);
         const float *d = dtype_widen(dout_buffer, dout->data, dout->dtype, first, n);
+        if (args->relu2)
+            for (int64_t i = 0; i < n; i++) values[i] = d[i] * (x[i] > 0 ? 2 * x[i] : 0);
+        else
 #pragma omp simd
-        for (int64_t i = 0; i < n; i++) values[i] = d[i] * gelu_derivative(x[i]);
+            for (int64_t i = 0; i < n; i++) values[i] = d[i] * gelu_derivative(x[i]);
         dtype_store(din->data, din->dtype, first, values, n);
         cpu_track_amax(args->track_amax, din, first, n);
     }

@@ -1,10 +1,11 @@
-/* Matrix products: oneDNN if it has a kernel for the dtypes, else panels of the same product on
- * operands widened to fp32 (widened.h). */
+/* Matrix products: of a few rows with weights in 16 bits by few_rows.h, of others by oneDNN if it
+ * has a kernel for the dtypes, else panels of the same product on operands widened to fp32
+ * (widened.h). */
 #include <assert.h>
 #include <stdio.h>
 
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/tensor_core_sums.h"
+#include "kernels/cpu/few_rows.h"
 #include "kernels/cpu/widened.h"
 
 /* Returns the library's product of the operands as they are, or NULL if they have to be widened. */
@@ -13,23 +14,18 @@ static struct cpu_product *find_direct(struct backend *be, const struct matmul_a
     assert(dtype_is_f8(args->a->dtype) == dtype_is_f8(args->b->dtype));
     assert(matmul_scales(args) || !dtype_is_f8(args->a->dtype));
     if (args->a->dtype != args->b->dtype || matmul_scales(args)) return NULL;
-    return cpu_products_find(be->state, product_shape_of(args), planning);
-}
-
-/* Returns the scratch of a product that the library does not compute as it is. */
-static size_t indirect_scratch(struct backend *be, const struct matmul_args *args, bool planning) {
-    size_t widened = widened_scratch(be, args, planning);
-    size_t emulated = tensor_core_sums_wanted(args) ? tensor_core_sums_scratch(args) : 0;
-    return emulated > widened ? emulated : widened;
+    return cpu_products_find(be, product_shape_of(args), planning);
 }
 
 static bool multiply(struct backend *be, const struct matmul_args *args) {
-    const struct cpu_product *product = find_direct(be, args, false);
-    if (!product) {
-        void *scratch = backend_workspace(be, indirect_scratch(be, args, false));
-        if (tensor_core_sums_wanted(args) && tensor_core_sums_multiply(args, scratch)) return true;
-        return widened_multiply(be, args, scratch);
+    assert(!args->b_stored || few_rows_fits(args));
+    if (few_rows_fits(args)) {
+        few_rows_multiply(args, backend_workspace(be, few_rows_scratch(be, args)));
+        return true;
     }
+    const struct cpu_product *product = find_direct(be, args, false);
+    if (!product)
+        return widened_multiply(be, args, backend_workspace(be, widened_scratch(be, args, false)));
     void *scratch = backend_workspace(be, library_scratch_bytes(product));
     return cpu_products_run(be->state, product, matmul_sum(args)->data, args->a->data,
                             args->b->data, args->bias ? args->bias->data : NULL, scratch);
@@ -58,6 +54,7 @@ void cpu_matmul(struct backend *be, const struct matmul_args *args) {
 }
 
 size_t cpu_matmul_scratch(struct backend *be, const struct matmul_args *args) {
+    if (few_rows_fits(args)) return few_rows_scratch(be, args);
     const struct cpu_product *product = find_direct(be, args, true);
-    return product ? library_scratch_bytes(product) : indirect_scratch(be, args, true);
+    return product ? library_scratch_bytes(product) : widened_scratch(be, args, true);
 }

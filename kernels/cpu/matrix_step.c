@@ -39,28 +39,35 @@ void cpu_normalize(struct backend *be, const struct normalize_args *args) {
     }
 }
 
-/* Elements first .. first + n of a row. */
-static void sum_piece(const struct weighted_sum_args *args, int64_t row, int64_t first, int64_t n) {
+/* Elements first .. first + n of a group of a row. */
+static void sum_piece(const struct weighted_sum_args *args, int64_t row, int64_t group,
+                      int64_t first, int64_t n) {
     float a_buffer[CPU_BLOCK], b_buffer[CPU_BLOCK], sums[CPU_BLOCK];
     const struct tensor *a = args->a, *b = args->b, *out = args->out;
-    size_t at = (size_t)(row * tensor_columns(a) + args->a_first + first);
-    const float *x = dtype_widen(a_buffer, a->data, a->dtype, at, n), *y = NULL;
-    if (b) y = dtype_widen(b_buffer, b->data, b->dtype, row * args->columns + first, n);
+    const int64_t in_row = args->a_first + group * args->a_step + first;
+    const int64_t out_row = args->out_first + group * args->out_step + first;
+    const int64_t b_row = group * args->group + first;
+    const float *y = NULL;
+    const float *x = dtype_widen(a_buffer, a->data, a->dtype, row * tensor_columns(a) + in_row, n);
+    if (b) y = dtype_widen(b_buffer, b->data, b->dtype, row * args->columns + b_row, n);
     for (int64_t i = 0; i < n; i++) {
         float value = args->alpha * x[i];
         sums[i] = y ? value + args->beta * y[i] : value;
     }
-    dtype_store(out->data, out->dtype, row * tensor_columns(out) + args->out_first + first, sums,
-                n);
+    dtype_store(out->data, out->dtype, row * tensor_columns(out) + out_row, sums, n);
 }
 
 void cpu_weighted_sum(struct backend *be, const struct weighted_sum_args *args) {
     (void)be;
-    int64_t rows = tensor_rows(args->out), pieces = blocks_of(args->columns, CPU_BLOCK);
-    assert(tensor_rows(args->a) == rows && (!args->b || tensor_columns(args->b) == args->columns));
+    const int64_t group = args->group ? args->group : args->columns;
+    const int64_t rows = tensor_rows(args->out), groups = group ? args->columns / group : 0;
+    const int64_t pieces = blocks_of(group, CPU_BLOCK);
+    assert(tensor_rows(args->a) == rows && groups * group == args->columns);
+    assert(!args->b || tensor_columns(args->b) == args->columns);
 #pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < rows * pieces; i++) {
+    for (int64_t i = 0; i < rows * groups * pieces; i++) {
         int64_t first = i % pieces * CPU_BLOCK;
-        sum_piece(args, i / pieces, first, block_length(first, args->columns, CPU_BLOCK));
+        sum_piece(args, i / pieces / groups, i / pieces % groups, first,
+                  block_length(first, group, CPU_BLOCK));
     }
 }

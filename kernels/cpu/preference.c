@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/preference_loss.h"
 
 /* Sums -log p over rows [begin, end), and counts their targets. */
 static void sum_rows(const struct preference_args *args, int32_t begin, int32_t end, float *sum,

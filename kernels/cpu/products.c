@@ -16,6 +16,7 @@ enum { ROUNDS = 5, PAGE_BYTES = 4096 };
 struct product_entry {
     struct product_shape key;
     struct cpu_product *value; /* NULL: widen */
+    bool only_size;            /* it was prepared for its scratch memory, not to run */
 };
 
 struct cpu_products {
@@ -96,6 +97,21 @@ static void tune(struct cpu_products *products, const struct product_shape *shap
     for (int i = 0; i < count; i++) library_discard(tried[i]);
 }
 
+/* Returns the implementation with the most scratch memory. */
+static struct cpu_product *largest(struct product_library *library,
+                                   const struct product_shape *shape) {
+    char names[IMPLEMENTATIONS_MAX][IMPLEMENTATION_NAME_MAX];
+    struct cpu_product *most = NULL;
+    int count = library_implementations(names, library, shape);
+    for (int i = 0; i < count; i++) {
+        struct cpu_product *next = library_prepare(library, shape, names[i]);
+        bool larger = next && (!most || library_scratch_bytes(next) > library_scratch_bytes(most));
+        library_discard(larger ? most : next);
+        if (larger) most = next;
+    }
+    return most;
+}
+
 /* ---- preparing */
 
 static void print_shape(char text[ALGORITHM_LINE_MAX], const struct product_shape *s) {
@@ -118,7 +134,7 @@ static void note_failed(struct cpu_products *products) {
 }
 
 static struct cpu_product *prepare(struct cpu_products *products, const struct product_shape *shape,
-                                   bool planning) {
+                                   bool planning, bool only_size) {
     char matmul[ALGORITHM_LINE_MAX];
     const char *name = NULL;
     /* Without instructions for bf16 the library emulates it with AVX-512, at a third of the speed
@@ -127,6 +143,7 @@ static struct cpu_product *prepare(struct cpu_products *products, const struct p
     if (products->algorithms) {
         print_shape(matmul, shape);
         name = algorithms_find(products->algorithms, matmul, planning);
+        if (!name && only_size) return largest(products->library, shape);
         if (!name && planning && algorithms_have_time(products->algorithms)) {
             tune(products, shape, matmul);
             name = algorithms_find(products->algorithms, matmul, planning);
@@ -144,13 +161,17 @@ const char *cpu_products_fallback(const struct cpu_products *products, int index
     return index == 0 && products->fallback[0] ? products->fallback : NULL;
 }
 
-struct cpu_product *cpu_products_find(struct cpu_products *products, struct product_shape shape,
+struct cpu_product *cpu_products_find(struct backend *be, struct product_shape shape,
                                       bool planning) {
+    struct cpu_products *products = be->state;
+    const bool only_size = planning && be->only_sizes && products->algorithms;
     ptrdiff_t at = hmgeti(products->prepared, shape);
-    if (at >= 0) return products->prepared[at].value;
-    struct cpu_product *product = prepare(products, &shape, planning);
-    hmput(products->prepared, shape, product);
-    return product;
+    if (at >= 0 && (only_size || !products->prepared[at].only_size))
+        return products->prepared[at].value;
+    if (at >= 0) library_discard(products->prepared[at].value);
+    struct product_entry entry = {shape, prepare(products, &shape, planning, only_size), only_size};
+    hmputs(products->prepared, entry);
+    return entry.value;
 }
 
 bool cpu_products_run(struct cpu_products *products, const struct cpu_product *product, void *out,
@@ -182,13 +203,13 @@ int cpu_products_open(struct backend *be, const struct cpu_level *level, bool ke
     library_describe(device->library, sizeof device->library);
     device->library_bytes = library_own_bytes(products->library, device->threads);
     struct product_shape probe = {64, 64, 64, DTYPE_BF16, DTYPE_BF16, -1, 0, 0, 0};
-    device->native[DTYPE_BF16] = cpu_products_find(products, probe, false) != NULL;
+    be->state = products;
+    device->native[DTYPE_BF16] = cpu_products_find(be, probe, false) != NULL;
     if (options->autotune == AUTOTUNE_ON && open_algorithms(be, level, options, error)) {
         cpu_products_close(products);
         return -1;
     }
     products->algorithms = be->algorithms;
-    be->state = products;
     return 0;
 }
 

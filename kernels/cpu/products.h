@@ -16,9 +16,10 @@ int cpu_products_open(struct backend *be, const struct cpu_level *level, bool ke
 void cpu_products_close(struct cpu_products *products);
 
 /* Returns the product of this shape, prepared at its first use; while planning, autotune then times
- * the library's implementations. Returns NULL if the library has none that is faster than fp32
- * products of widened operands. */
-struct cpu_product *cpu_products_find(struct cpu_products *products, struct product_shape shape,
+ * the library's implementations or, if only sizes are needed, takes the one with the most scratch
+ * memory. Returns NULL if the library has none that is faster than fp32 products of widened
+ * operands. */
+struct cpu_product *cpu_products_find(struct backend *be, struct product_shape shape,
                                       bool planning);
 
 /* See backend_fallback: implementations that the library offered and could not create. Matmuls that

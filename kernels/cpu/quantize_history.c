@@ -12,12 +12,12 @@ static float largest(const struct quantize_history_args *args, int64_t i) {
 
 void cpu_quantize_history(struct backend *be, const struct quantize_history_args *args) {
     (void)be;
-    args->state->fp8_not_finite = args->state->fp8_zero = 0;
+    args->state->quantized_not_finite = args->state->quantized_zero = 0;
     for (int64_t rank = 0; rank < args->ranks; rank++)
         for (int64_t i = 0; i < args->count; i++) {
             const struct quantize_record *record = &args->records[rank * args->each + i];
-            args->state->fp8_not_finite += record->not_finite;
-            args->state->fp8_zero += record->zero;
+            args->state->quantized_not_finite += record->not_finite;
+            args->state->quantized_zero += record->zero;
         }
     if (!args->history) return;
     float *seen = args->history + args->inputs->step % args->length * args->count;

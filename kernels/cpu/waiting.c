@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "data/util/files.h"
+#include "data/util/program_names.h"
+
 static const double SPIN_SECONDS = 50e-6;
 
 /* clang has an OpenMP of its own, which does not read GOMP_SPINCOUNT. */
@@ -40,12 +43,10 @@ static long spin_iterations(void) {
 }
 
 void cpu_limit_spinning(char **argv) {
-    char count[32], path[4096];
+    char count[32], path[FILE_PATH_MAX];
     if (!GNU_OPENMP || getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
     snprintf(count, sizeof count, "%ld", spin_iterations());
     /* Resolved, because a process executed as /proc/self/exe would be named "exe". */
-    ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
-    if (length < 0) return;
-    path[length] = '\0';
+    if (program_path(path)) return;
     if (setenv("GOMP_SPINCOUNT", count, 1) == 0) execv(path, argv);
 }

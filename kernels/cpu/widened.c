@@ -161,12 +161,6 @@ static void store_scaled(const struct region *r, float *dense, const struct matm
         }
 }
 
-void widened_finish(const struct matmul_args *args, float *sums) {
-    const struct tensor *out = matmul_sum(args);
-    const struct region whole = {out, 0, tensor_rows(out), 0, tensor_columns(out)};
-    store_scaled(&whole, sums, args);
-}
-
 /* ---- panels */
 
 /* Operands, numbered by the dimension that they lack: the operand with the number of the cut
@@ -245,7 +239,7 @@ size_t widened_scratch(struct backend *be, const struct matmul_args *args, bool 
         if (kinds[i] > last || (i > 0 && kinds[i] == kinds[i - 1])) continue;
         struct panel panel = panel_of(&cut, kinds[i] * cut.size);
         struct operands operands = operands_of(args, &panel, operand_dtype(be, args));
-        const struct cpu_product *product = cpu_products_find(be->state, operands.shape, planning);
+        const struct cpu_product *product = cpu_products_find(be, operands.shape, planning);
         size_t needed = lay_out_panel(&operands, cut.dimension, args, product, NULL).bytes;
         if (needed > bytes) bytes = needed;
     }
@@ -265,7 +259,7 @@ static bool multiply_panel(struct backend *be, const struct matmul_args *args,
     struct panel panel = panel_of(cut, at);
     enum dtype in = operand_dtype(be, args);
     struct operands operands = operands_of(args, &panel, in);
-    const struct cpu_product *product = cpu_products_find(be->state, operands.shape, false);
+    const struct cpu_product *product = cpu_products_find(be, operands.shape, false);
     struct panel_memory p = lay_out_panel(&operands, cut->dimension, args, product, scratch);
     bool first_of_sum = panel.first[K] == 0;
     bool last_of_sum = panel.first[K] + panel.count[K] == cut->whole[K];

@@ -18,9 +18,5 @@ struct product_shape product_shape_of(const struct matmul_args *args);
  * panels. */
 size_t widened_scratch(struct backend *be, const struct matmul_args *args, bool planning);
 
-/* Finishes the sums [M, N] of a product with scales: scales them, adds bias and out, and stores
- * them. */
-void widened_finish(const struct matmul_args *args, float *sums);
-
 /* Returns false if the library failed. Epilogues and column sums are left to the caller. */
 bool widened_multiply(struct backend *be, const struct matmul_args *args, void *scratch);

@@ -33,15 +33,30 @@ track_array(struct magnitudes *seen, const struct array &array, const float *val
     });
 }
 
-/* Merges the block's magnitudes into track_amax. All threads of a block of at most 1024 must
- * call. */
-static __device__ void merge_amax(struct amax *track_amax, struct magnitudes own) {
-    __shared__ struct magnitudes part[1024 / WARP];
-    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+static __device__ __forceinline__ struct magnitudes warp_magnitudes(struct magnitudes own) {
     for (int offset = WARP / 2; offset > 0; offset /= 2) {
         own.finite = max(own.finite, __shfl_xor_sync(0xffffffffu, own.finite, offset));
         own.any = max(own.any, __shfl_xor_sync(0xffffffffu, own.any, offset));
     }
+    return own;
+}
+
+/* Merges the warp's magnitudes into track_amax, for blocks whose warps end apart. The maximum is
+ * found early, and reading it saves most of the atomics. */
+static __device__ __forceinline__ void merge_amax_of_warp(struct amax *track_amax,
+                                                          struct magnitudes own) {
+    own = warp_magnitudes(own);
+    if (threadIdx.x % WARP > 0) return;
+    if (own.finite > __ldcg(&track_amax->largest)) atomicMax(&track_amax->largest, own.finite);
+    if (own.any >= NOT_FINITE) atomicOr(&track_amax->not_finite, 1u);
+}
+
+/* Merges the block's magnitudes into track_amax. All threads of a block of at most 1024 must
+ * call. */
+static inline __device__ void merge_amax(struct amax *track_amax, struct magnitudes own) {
+    __shared__ struct magnitudes part[1024 / WARP];
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+    own = warp_magnitudes(own);
     if (lane == 0) part[warp] = own;
     __syncthreads();
     if (threadIdx.x > 0) return;

@@ -43,14 +43,10 @@ void cuda_sum_columns(struct backend *be, const struct column_sums_args *args, v
     if (cut.rows == 0) return;
     dim3 grid = row_groups_grid(&cut);
     cudaStream_t stream = cuda_state(be)->compute;
-    STORAGE_SWITCH(in->dtype, T, {
-        if (rows_are_packed(in))
-            LAUNCH((column_sums_kernel<T, true>), grid, TILE_WARPS * WARP, 0, stream, partials,
-                   (const T *)in->data, cut);
-        else
-            LAUNCH((column_sums_kernel<T, false>), grid, TILE_WARPS * WARP, 0, stream, partials,
-                   (const T *)in->data, cut);
-    });
+    STORAGE_SWITCH(
+        in->dtype, T,
+        LAUNCH((rows_are_packed(in) ? column_sums_kernel<T, true> : column_sums_kernel<T, false>),
+               grid, TILE_WARPS * WARP, 0, stream, partials, (const T *)in->data, cut));
     add_partials(be, &sums, partials, cut.groups);
     cuda_launched(be, "column_sums");
 }

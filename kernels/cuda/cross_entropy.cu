@@ -131,12 +131,12 @@ static __device__ __forceinline__ void gradient(T *logits, const struct chunk<T,
     }
 }
 
-/* Row whose target is ignored: loss 0, and gradient 0 if `clear`. */
+/* Row whose target is ignored: loss 0, if it has a place, and gradient 0 if `clear`. */
 template <typename T, int N, int THREADS>
 static __device__ __forceinline__ void ignore_row(T *logits, float *loss, int columns, bool clear) {
     float zeros[N];
     for (int i = 0; i < N; i++) zeros[i] = 0;
-    if (threadIdx.x == 0) *loss = 0;
+    if (threadIdx.x == 0 && loss) *loss = 0;
     if (!clear) return;
     for (int at = (int)threadIdx.x * N; at < columns; at += THREADS * N)
         store_chunk<N>(logits + at, zeros);
@@ -147,15 +147,17 @@ static __global__ void __launch_bounds__(THREADS)
     cross_entropy_kernel(float *__restrict__ losses, T *logits, const int32_t *__restrict__ targets,
                          const float *__restrict__ loss_scale,
                          const struct step_inputs *__restrict__ inputs,
-                         const float *__restrict__ weights, int columns, int vocab_size,
-                         float inverse_cap, bool keep) {
+                         const float *__restrict__ weights, const int32_t *__restrict__ places,
+                         int columns, int vocab_size, float inverse_cap, bool keep) {
     typedef struct chunk<T, N> kept_chunk;
     DYNAMIC_SHARED(kept_chunk, shared);
     kept_chunk *kept = keep ? shared : NULL;
     T *values = logits + (int64_t)blockIdx.x * columns;
-    struct row row = {columns, vocab_size, targets[blockIdx.x], 0, 0, 0, inverse_cap};
+    const int place = places ? places[blockIdx.x] : (int)blockIdx.x;
+    struct row row = {columns, vocab_size, place < 0 ? -1 : targets[place], 0, 0, 0, inverse_cap};
     if (row.target < 0) { /* the same for the whole block */
-        ignore_row<T, N, THREADS>(values, losses + blockIdx.x, columns, loss_scale != NULL);
+        ignore_row<T, N, THREADS>(values, place < 0 ? NULL : losses + place, columns,
+                                  loss_scale != NULL);
         return;
     }
     float target_logit = widen(values[row.target]); /* before any thread writes its gradient */
@@ -163,9 +165,9 @@ static __global__ void __launch_bounds__(THREADS)
     row.offset = block_max<THREADS>(own.offset);
     row.sum = block_sum<THREADS>(own.sum * exp2_approx(own.offset - row.offset));
     if (threadIdx.x == 0)
-        losses[blockIdx.x] = logf(row.sum) - LN_OF_2 * exponent(target_logit, row.offset);
+        losses[place] = logf(row.sum) - LN_OF_2 * exponent(target_logit, row.offset);
     if (!loss_scale) return;
-    row.scale = *loss_scale * inputs->loss_weight * (weights ? weights[blockIdx.x] : 1.0f);
+    row.scale = *loss_scale * inputs->loss_weight * (weights ? weights[place] : 1.0f);
     gradient<CAPPED, T, N, THREADS>(values, kept, &row);
 }
 
@@ -202,7 +204,8 @@ static __global__ void __launch_bounds__(THREADS)
                               const int32_t *__restrict__ targets,
                               const float *__restrict__ loss_scale,
                               const struct step_inputs *__restrict__ inputs,
-                              const float *__restrict__ weights, int64_t rows, int columns,
+                              const float *__restrict__ weights,
+                              const int32_t *__restrict__ places, int64_t rows, int columns,
                               int vocab_size, float inverse_cap) {
     typedef struct chunk<T, N> kept_chunk;
     DYNAMIC_SHARED(kept_chunk, kept);
@@ -211,7 +214,8 @@ static __global__ void __launch_bounds__(THREADS)
     T *current = NULL;
     for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
         T *next = logits + r * columns;
-        int target = targets[r];
+        int64_t place = places ? places[r] : r;
+        int target = place < 0 ? -1 : targets[place];
         bool counts = target >= 0;                             /* the same for the whole block */
         float target_logit = counts ? widen(next[target]) : 0; /* before any thread writes there */
         struct partial own = {LOWEST, 0};
@@ -220,10 +224,11 @@ static __global__ void __launch_bounds__(THREADS)
             row.offset = block_max<THREADS>(own.offset);
             row.sum = block_sum<THREADS>(own.sum * exp2_approx(own.offset - row.offset));
         }
-        if (threadIdx.x == 0)
-            losses[r] = counts ? logf(row.sum) - LN_OF_2 * exponent(target_logit, row.offset) : 0;
+        if (threadIdx.x == 0 && place >= 0)
+            losses[place] =
+                counts ? logf(row.sum) - LN_OF_2 * exponent(target_logit, row.offset) : 0;
         row.target = target;
-        if (weights) row.scale = scale * weights[r];
+        if (weights && counts) row.scale = scale * weights[place];
         current = next;
     }
     gradient_and_sum<CAPPED, T, N, THREADS>(NULL, current, NULL, kept, &row);
@@ -251,7 +256,7 @@ static void launch_kept(struct backend *be, const struct cross_entropy_args *arg
         blocks = (int64_t)held * cuda->multiprocessors;
     LAUNCH((kept_cross_entropy_kernel<CAPPED, T, N, THREADS>), (unsigned)blocks, THREADS, bytes,
            cuda->compute, args->losses, (T *)args->logits->data, args->targets, args->loss_scale,
-           args->inputs, args->weights, rows, (int)columns, (int)args->vocab_size,
+           args->inputs, args->weights, args->places, rows, (int)columns, (int)args->vocab_size,
            inverse_cap_of(args));
 }
 
@@ -267,7 +272,7 @@ static void launch(struct backend *be, const struct cross_entropy_args *args) {
     if (keep && !cuda_shared(be, kernel, row_bytes, "cross_entropy")) return;
     LAUNCH((cross_entropy_kernel<CAPPED, T, N, THREADS>), (unsigned)rows, THREADS,
            keep ? row_bytes : 0, cuda->compute, args->losses, (T *)args->logits->data,
-           args->targets, args->loss_scale, args->inputs, args->weights, (int)columns,
+           args->targets, args->loss_scale, args->inputs, args->weights, args->places, (int)columns,
            (int)args->vocab_size, inverse_cap_of(args), keep);
 }
 

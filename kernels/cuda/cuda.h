@@ -31,14 +31,12 @@ struct cuda_lane {
 
 struct cuda_state {
     cudaStream_t compute, copy, snapshot;
-    cudaEvent_t
-        begun[BACKEND_SLOTS]; /* marks the position in `compute` where the slot was last sent */
+    cudaEvent_t begun[BACKEND_SLOTS];   /* the position in `compute` where a slot was last sent */
     cudaEvent_t sent[BACKEND_SLOTS];    /* the slot's copy to the device is done */
     cudaEvent_t fetched[BACKEND_SLOTS]; /* the slot's copy to the host is done */
-    cudaEvent_t
-        snapshot_begun; /* marks the position in `compute` where the snapshot was requested */
+    cudaEvent_t snapshot_begun; /* the position in `compute` where the snapshot was requested */
     cudaEvent_t snapshot_taken; /* the snapshot is on the host */
-    cudaEvent_t settled;        /* marks the position in `compute` that the host waits for */
+    cudaEvent_t settled;        /* the position in `compute` that the host waits for */
     int major, minor;           /* compute capability */
     int multiprocessors;        /* their number */
     size_t shared_bytes;        /* maximum of shared memory of a block */
@@ -67,11 +65,11 @@ static inline bool cuda_has_8_bit(const struct cuda_state *cuda) {
     return cuda->major >= 9 || (cuda->major == 8 && cuda->minor >= 9);
 }
 
-/* True if the shared memory of a multiprocessor holds two blocks of `bytes` each. The system takes
- * another 1024 bytes of every block; one block can have everything but those. */
-static inline bool cuda_two_blocks_fit(const struct cuda_state *cuda, size_t bytes) {
+/* True if the shared memory of a multiprocessor holds so many blocks of `bytes` each. The system
+ * takes another 1024 bytes of every block; one block can have everything but those. */
+static inline bool cuda_blocks_fit(const struct cuda_state *cuda, int blocks, size_t bytes) {
     const size_t reserved = 1024;
-    return 2 * (bytes + reserved) <= cuda->shared_bytes + reserved;
+    return (size_t)blocks * (bytes + reserved) <= cuda->shared_bytes + reserved;
 }
 
 static inline struct cuda_state *cuda_state(const struct backend *be) {
@@ -80,6 +78,9 @@ static inline struct cuda_state *cuda_state(const struct backend *be) {
 
 /* Records the first failure in be->failure.text. Returns true if there is one. */
 bool cuda_failed(struct backend *be, cudaError_t status, const char *what);
+
+/* Returns a function of the driver, which is not linked, or NULL if the driver has none. */
+void *cuda_driver_function(const char *name);
 
 /* Called before a launch with `bytes` of dynamic shared memory: allows that size, and requests the
  * largest share of the L1 cache, so that several blocks fit. Returns false if that is not
@@ -104,6 +105,9 @@ int64_t cuda_square_share(enum dtype dtype);
  * matrix that they sum. */
 void cuda_sum_columns(struct backend *be, const struct column_sums_args *args, void *scratch);
 void cuda_gelu_derivative(struct backend *be, const struct gelu_backward_args *args, void *scratch);
+
+/* Merges the amax of a tensor into *track_amax, in a pass of its own. */
+void cuda_find_amax(struct backend *be, struct amax *track_amax, const struct tensor *tensor);
 
 /* See backend_graph. */
 void cuda_graph_run(struct backend *be, int which, const void *owner, void (*work)(void *),

@@ -24,7 +24,7 @@ endif
 WITH_NCCL := $(if $(filter 1,$(NCCL)),-DWITH_NCCL)
 CUDA_SOURCES :=
 ifneq ($(EMULATED),)
-CUDA_SOURCES := $(wildcard kernels/cuda/*.cu kernels/comm/*.cu)
+CUDA_SOURCES := $(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu kernels/comm/*.cu)
 EMULATOR     := test/cuda_emulator/cuda_emulator
 EMULATE      := -std=c++17 $(if $(filter short,$(BUILD)),,-g) -iquote . -include $(EMULATOR).h $(PACKAGE_OPTIONS) \
                 $(CUDA_INCLUDES) $(WITH_NCCL) -fopenmp -Wall -Wextra -Werror=switch -Wno-unknown-pragmas -Wno-psabi -MMD -MP
@@ -44,7 +44,7 @@ else ifeq ($(CUDA),1)
 ifeq ($(NVCC),)
 $(error CUDA=1, but there is no nvcc: install the CUDA toolkit, or set NVCC=PATH)
 endif
-CUDA_SOURCES := $(wildcard kernels/cuda/*.cu kernels/comm/*.cu)
+CUDA_SOURCES := $(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu kernels/comm/*.cu)
 NVCC_OPTIONS := -std=c++17 -O3 -lineinfo -I. $(PACKAGE_OPTIONS) $(WITH_NCCL) -MMD -MP \
   -Xfatbin -compress-all \
   -Xcompiler -Wall,-Wextra,-Werror=switch,-fno-exceptions,-fno-threadsafe-statics
@@ -59,7 +59,7 @@ ifndef CUDA_ARCH
 CUDA_ARCH := 80 90
 LATER     := $(filter 100 120,$(patsubst sm_%,%,$(shell $(NVCC) --list-gpu-code)))
 endif
-NO_FMAD      := adamw dropout elementwise gradient_norm momentum
+NO_FMAD      := dropout elementwise update/gradient_norm update/update
 PTX          := compute_$(lastword $(CUDA_ARCH))
 GENCODE      := $(foreach arch,$(CUDA_ARCH),-gencode=arch=compute_$(arch),code=sm_$(arch)) \
   $(foreach code,$(LATER:%=sm_%) $(PTX),-gencode=arch=$(PTX),code=$(code))
@@ -68,7 +68,7 @@ GENCODE      := $(foreach arch,$(CUDA_ARCH),-gencode=arch=compute_$(arch),code=s
 # round alike. Memory bounds these kernels, so they are as fast.
 $(addprefix $(OUT)/kernels/cuda/,$(NO_FMAD:=.o)): NVCC_OPTIONS += -fmad=false
 # wgmma exists on Hopper only, not on later GPUs.
-$(OUT)/kernels/cuda/attention_wgmma% $(OUT)/test/attention_wgmma%: GENCODE := -gencode=arch=compute_90a,code=sm_90a
+$(OUT)/kernels/cuda/attention/attention_wgmma% $(OUT)/test/attention_wgmma%: GENCODE := -gencode=arch=compute_90a,code=sm_90a
 OPTIONS += -DWITH_CUDA
 LINK    += $(addprefix -L$(CUDA_HOME)/,lib64 lib targets/x86_64-linux/lib) -lcudart_static \
            -ldl -lrt -lpthread

@@ -56,15 +56,17 @@ static __global__ void __launch_bounds__(THREADS)
                         const int32_t *__restrict__ targets, const int32_t *__restrict__ all_tokens,
                         const __half *__restrict__ teacher_logits,
                         const float *__restrict__ loss_scale,
-                        const struct step_inputs *__restrict__ inputs, struct distillation d) {
+                        const struct step_inputs *__restrict__ inputs,
+                        const int32_t *__restrict__ places, struct distillation d) {
     DYNAMIC_SHARED(float, shared);
     float *q = shared, *student = shared + d.top; /* [K] probabilities, and logits */
     T *logits = all_logits + (int64_t)blockIdx.x * d.columns;
-    const int32_t *tokens = all_tokens + (int64_t)blockIdx.x * d.top;
-    const __half *teacher = teacher_logits + (int64_t)blockIdx.x * d.top;
-    const int target = targets[blockIdx.x], first = (int)threadIdx.x;
+    const int place = places ? places[blockIdx.x] : (int)blockIdx.x;
+    const int32_t *tokens = all_tokens + (int64_t)place * d.top;
+    const __half *teacher = teacher_logits + (int64_t)place * d.top;
+    const int target = place < 0 ? -1 : targets[place], first = (int)threadIdx.x;
     if (target < 0) { /* the same for the whole block */
-        if (first == 0) losses[blockIdx.x] = 0;
+        if (first == 0 && place >= 0) losses[place] = 0;
         for (int v = first; loss_scale && v < d.columns; v += THREADS) logits[v] = narrow<T>(0);
         return;
     }
@@ -95,7 +97,7 @@ static __global__ void __launch_bounds__(THREADS)
     if (first == 0) {
         float soft = difference / teacher_sum + logf(soft_sum / teacher_sum);
         float hard = logf(sum) + row.max - widen(logits[target]);
-        losses[blockIdx.x] = d.alpha * d.temperature * d.temperature * soft + (1 - d.alpha) * hard;
+        losses[place] = d.alpha * d.temperature * d.temperature * soft + (1 - d.alpha) * hard;
     }
     if (!loss_scale) return;
     __syncthreads(); /* the target's logit is read before any thread writes its gradient */
@@ -121,7 +123,7 @@ void cuda_distillation(struct backend *be, const struct distillation_args *args)
         LAUNCH(distillation_kernel<T>, (unsigned)rows, THREADS, 2 * (size_t)d.top * sizeof(float),
                cuda_state(be)->compute, args->losses, (T *)logits->data, args->targets,
                args->teacher_tokens, (const __half *)teacher->data, args->loss_scale, args->inputs,
-               d);
+               args->places, d);
     });
     cuda_launched(be, "distillation");
 }

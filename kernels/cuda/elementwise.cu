@@ -1,66 +1,34 @@
 /* Simple passes over arrays: casts, soft caps, copies, zeros, and the mean loss. */
 #include "kernels/cuda/columns.h"
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/flat.h"
+#include "kernels/cuda/map.h"
 #include "kernels/cuda/rounding.h"
 #include "kernels/cuda/reduce.h"
 
-enum { CAST_THREADS = 256, CAST_CHUNKS = 4, SUM_THREADS = 1024 };
+enum { PACK_THREADS = 256, SUM_THREADS = 1024 };
 
-template <bool WHOLE, typename To, typename From, int N>
-static __device__ __forceinline__ void cast_share(To *out, const From *in, int64_t first,
-                                                  int64_t count) {
-    float values[CAST_CHUNKS][N];
-    int64_t at = first + (int64_t)threadIdx.x * N;
-    for (int c = 0; c < CAST_CHUNKS; c++) {
-        int64_t i = at + c * CAST_THREADS * N;
-        load_flat<WHOLE, N>(values[c], in + i, count - i);
-    }
-    for (int c = 0; c < CAST_CHUNKS; c++) {
-        int64_t i = at + c * CAST_THREADS * N;
-        store_flat<WHOLE, N>(out + i, values[c], count - i);
-    }
-}
+struct cast {
+    enum { CHUNKS = 4, TRACKS = true, IN_PLACE = false };
+};
 
-template <typename To, typename From>
-static __global__ void __launch_bounds__(CAST_THREADS)
-    cast_kernel(To *__restrict__ out, const From *__restrict__ in, int64_t count, bool aligned) {
-    constexpr int N = chunk_values(sizeof(To), sizeof(From)),
-                  SHARE = CAST_THREADS * CAST_CHUNKS * N;
-    int64_t first = (int64_t)blockIdx.x * SHARE;
-    if (aligned && first + SHARE <= count) cast_share<true, To, From, N>(out, in, first, count);
-    else cast_share<false, To, From, N>(out, in, first, count);
-}
-
-template <typename To, typename From>
-static void cast(struct backend *be, const struct tensor *out, const struct tensor *in) {
-    constexpr int N = chunk_values(sizeof(To), sizeof(From));
-    int64_t count = tensor_count(out);
-    unsigned blocks = (unsigned)blocks_of(count, CAST_THREADS * CAST_CHUNKS * N);
-    bool aligned = aligned_to(out->data, N * sizeof(To)) && aligned_to(in->data, N * sizeof(From));
-    LAUNCH((cast_kernel<To, From>), blocks, CAST_THREADS, 0, cuda_state(be)->compute,
-           (To *)out->data, (const From *)in->data, count, aligned);
-}
+template <int N>
+static __device__ __forceinline__ void apply(const struct cast &, float (&)[N], const float (&)[N],
+                                             int64_t) {}
 
 void cuda_cast(struct backend *be, const struct cast_args *args) {
-    assert(tensor_count(args->in) == tensor_count(args->out));
-    if (tensor_count(args->out) == 0) return;
-    if (args->masters && args->out->dtype == DTYPE_BF16) {
-        assert(args->in->dtype == DTYPE_F32);
-        cast<struct bf16_copy, float>(be, args->out, args->in);
-    } else {
-        STORAGE_SWITCH(
-            args->out->dtype, To,
-            STORAGE_SWITCH(args->in->dtype, From, (cast<To, From>(be, args->out, args->in))));
-    }
+    const struct tensor *out = args->out, *in = args->in;
+    if (args->masters && out->dtype == DTYPE_BF16 && tensor_count(out) > 0) {
+        assert(in->dtype == DTYPE_F32 && tensor_count(in) == tensor_count(out));
+        map_arrays<struct bf16_copy, float, struct nothing>(be, cast(), out, in, NULL, NULL);
+    } else map_tensor(be, cast(), out, in, args->track_amax);
     cuda_launched(be, "cast");
 }
 
 /* A pack for each thread. Columns are those of the array as a whole. */
 template <bool PACKED, typename T>
-static __global__ void __launch_bounds__(CAST_THREADS)
+static __global__ void __launch_bounds__(PACK_THREADS)
     softcap_kernel(T *inout, int64_t columns, float cap, float inverse_cap) {
-    int64_t column = ((int64_t)blockIdx.x * CAST_THREADS + threadIdx.x) * PACK;
+    int64_t column = ((int64_t)blockIdx.x * PACK_THREADS + threadIdx.x) * PACK;
     int count = columns_from(column, columns);
     float x[PACK];
     if (count <= 0) return;
@@ -77,17 +45,17 @@ void cuda_softcap(struct backend *be, const struct softcap_args *args) {
     STORAGE_SWITCH(
         inout->dtype, T,
         LAUNCH((rows_are_packed(inout) ? softcap_kernel<true, T> : softcap_kernel<false, T>),
-               (unsigned)blocks_of(count, (int64_t)CAST_THREADS * PACK), CAST_THREADS, 0,
+               (unsigned)blocks_of(count, (int64_t)PACK_THREADS * PACK), PACK_THREADS, 0,
                cuda_state(be)->compute, (T *)inout->data, count, args->cap, 1 / args->cap));
     cuda_launched(be, "softcap");
 }
 
 /* Copies in units of 16 bytes where rows consist of them, else of one value. */
 template <typename Unit>
-static __global__ void __launch_bounds__(CAST_THREADS)
+static __global__ void __launch_bounds__(PACK_THREADS)
     copy_last_columns_kernel(Unit *__restrict__ out, const Unit *__restrict__ in, int64_t count,
                              int64_t columns, int64_t in_columns) {
-    int64_t i = (int64_t)blockIdx.x * CAST_THREADS + threadIdx.x;
+    int64_t i = (int64_t)blockIdx.x * PACK_THREADS + threadIdx.x;
     if (i < count) out[i] = in[(i / columns + 1) * in_columns - columns + i % columns];
 }
 
@@ -95,7 +63,7 @@ template <typename Unit>
 static void copy_last_columns(struct backend *be, const struct copy_last_columns_args *args,
                               int64_t values) {
     int64_t count = tensor_count(args->out) / values;
-    LAUNCH(copy_last_columns_kernel<Unit>, (unsigned)blocks_of(count, CAST_THREADS), CAST_THREADS,
+    LAUNCH(copy_last_columns_kernel<Unit>, (unsigned)blocks_of(count, PACK_THREADS), PACK_THREADS,
            0, cuda_state(be)->compute, (Unit *)args->out->data, (const Unit *)args->in->data, count,
            tensor_columns(args->out) / values, tensor_columns(args->in) / values);
 }
@@ -112,6 +80,37 @@ void cuda_copy_last_columns(struct backend *be, const struct copy_last_columns_a
     else if (out->dtype == DTYPE_F32) copy_last_columns<uint32_t>(be, args, 1);
     else copy_last_columns<uint16_t>(be, args, 1);
     cuda_launched(be, "copy_last_columns");
+}
+
+template <typename Unit>
+static __global__ void __launch_bounds__(PACK_THREADS)
+    gather_rows_kernel(Unit *__restrict__ out, const Unit *__restrict__ in,
+                       const int32_t *__restrict__ rows, int64_t count, int64_t columns) {
+    int64_t i = (int64_t)blockIdx.x * PACK_THREADS + threadIdx.x;
+    if (i >= count) return;
+    int64_t row = rows[i / columns];
+    Unit zero = {};
+    out[i] = row < 0 ? zero : in[row * columns + i % columns];
+}
+
+template <typename Unit>
+static void gather_rows(struct backend *be, const struct gather_rows_args *args, int64_t values) {
+    int64_t count = tensor_count(args->out) / values;
+    LAUNCH(gather_rows_kernel<Unit>, (unsigned)blocks_of(count, PACK_THREADS), PACK_THREADS, 0,
+           cuda_state(be)->compute, (Unit *)args->out->data, (const Unit *)args->in->data,
+           args->rows, count, tensor_columns(args->out) / values);
+}
+
+void cuda_gather_rows(struct backend *be, const struct gather_rows_args *args) {
+    const struct tensor *out = args->out, *in = args->in;
+    int64_t values = 16 / (int64_t)dtype_bytes(out->dtype);
+    assert(out->dtype == in->dtype && tensor_columns(out) == tensor_columns(in));
+    if (tensor_count(out) == 0) return;
+    if (aligned_to(out->data, 16) && aligned_to(in->data, 16) && tensor_columns(out) % values == 0)
+        gather_rows<uint4>(be, args, values);
+    else if (out->dtype == DTYPE_F32) gather_rows<uint32_t>(be, args, 1);
+    else gather_rows<uint16_t>(be, args, 1);
+    cuda_launched(be, "gather_rows");
 }
 
 void cuda_clear(struct backend *be, const struct clear_args *args) {

@@ -335,16 +335,16 @@ static void tokens_backward(struct backend *be, const struct embedding_backward_
     cuda_launched(be, "embedding_backward");
     if (be->failure.text[0]) return; /* the kernels below would index with unsorted rows */
     cudaStream_t stream = cuda_state(be)->compute;
+    bool packed = a.dtable.packed && rows_are_packed(dout);
     unsigned threads = threads_for_columns(columns, SUM_THREADS_MAX);
     dim3 grid((unsigned)blocks_of(rows, a.chunk_rows), column_tiles(columns, threads));
-    STORAGE_SWITCH(
-        dtable->dtype, Table, STORAGE_SWITCH(dout->dtype, Dout, {
-            if (a.dtable.packed && rows_are_packed(dout))
-                LAUNCH((token_sums_kernel<Table, Dout, true>), grid, threads, 0, stream, a);
-            else LAUNCH((token_sums_kernel<Table, Dout, false>), grid, threads, 0, stream, a);
-        }));
-    if (columns % PACK == 0) LAUNCH(long_runs_kernel<true>, grid, threads, 0, stream, a);
-    else LAUNCH(long_runs_kernel<false>, grid, threads, 0, stream, a);
+    STORAGE_SWITCH(dtable->dtype, Table,
+                   STORAGE_SWITCH(dout->dtype, Dout,
+                                  LAUNCH((packed ? token_sums_kernel<Table, Dout, true>
+                                                 : token_sums_kernel<Table, Dout, false>),
+                                         grid, threads, 0, stream, a)));
+    LAUNCH((columns % PACK == 0 ? long_runs_kernel<true> : long_runs_kernel<false>), grid, threads,
+           0, stream, a);
 }
 
 static void positions_backward(struct backend *be, const struct embedding_backward_args *args) {
@@ -353,22 +353,18 @@ static void positions_backward(struct backend *be, const struct embedding_backwa
     cudaStream_t stream = cuda_state(be)->compute;
     unsigned threads = threads_for_columns(columns, SUM_THREADS_MAX);
     dim3 grid((unsigned)(rows < T ? rows : T), column_tiles(columns, threads));
-    STORAGE_SWITCH(dout->dtype, Dout, {
-        if (rows_are_packed(dout))
-            LAUNCH((position_sums_kernel<Dout, true>), grid, threads, 0, stream, array_of(dtable),
-                   (const Dout *)dout->data, rows, columns, T);
-        else
-            LAUNCH((position_sums_kernel<Dout, false>), grid, threads, 0, stream, array_of(dtable),
-                   (const Dout *)dout->data, rows, columns, T);
-    });
+    STORAGE_SWITCH(dout->dtype, Dout,
+                   LAUNCH((rows_are_packed(dout) ? position_sums_kernel<Dout, true>
+                                                 : position_sums_kernel<Dout, false>),
+                          grid, threads, 0, stream, array_of(dtable), (const Dout *)dout->data,
+                          rows, columns, T));
 }
 
 void cuda_embedding_backward(struct backend *be, const struct embedding_backward_args *args) {
     int64_t rows = tensor_rows(args->dout);
     assert(rows <= INT32_MAX);
     if (rows == 0) return;
-    tokens_backward(be, args, args->dtoken_table, args->tokens,
-                    args->token_scale != 0 ? args->token_scale : 1.0f);
+    tokens_backward(be, args, args->dtoken_table, args->tokens, args->token_scale);
     if (args->dposition_table && args->positions)
         tokens_backward(be, args, args->dposition_table, args->positions, 1);
     else if (args->dposition_table) positions_backward(be, args);

@@ -68,7 +68,7 @@ static void launch(struct backend *be, const struct embedding_forward_args *args
     LAUNCH((embedding_kernel<Out, Token>), (unsigned)blocks_of(rows, FORWARD_WARPS),
            FORWARD_WARPS * WARP, 0, cuda_state(be)->compute, array_of(args->out), args->tokens,
            token, args->token_remainder, array_of(args->position_table), args->positions, rows,
-           columns, args->sequence_length, args->token_scale != 0 ? args->token_scale : 1.0f);
+           columns, args->sequence_length, args->token_scale);
 }
 
 void cuda_embedding_forward(struct backend *be, const struct embedding_forward_args *args) {

@@ -25,105 +25,105 @@ static __device__ __forceinline__ bool find_pack(int64_t *row, int64_t *column, 
     return *row < rows;
 }
 
-template <bool PACKED, bool GELU, typename Out, typename In>
-static __global__ void __launch_bounds__(THREADS)
-    forward_kernel(Out *out, const In *__restrict__ gate_up, int64_t rows, int64_t columns,
-                   struct amax *track_amax) {
-    int64_t row, column;
-    int count;
-    float gate[PACK], up[PACK];
-    struct magnitudes own = {0, 0};
-    if (find_pack(&row, &column, &count, rows, columns)) {
-        const In *from = gate_up + row * 2 * columns + column;
-        load_columns<PACKED>(gate, from, count);
-        load_columns<PACKED>(up, from + columns, count);
-        for (int i = 0; i < PACK; i++) {
-            if (GELU) gate[i] = gelu(gate[i]) * up[i];
-            else gate[i] *= logistic(gate[i]) * up[i];
+/* Forward: out = f(gate) * up. BACKWARD: gate and up become their gradients, where silu'(x) =
+ * s + x s (1 - s), and s is the logistic function. */
+template <enum gate_function F, bool BACKWARD>
+static __device__ __forceinline__ void gate_values(float gate[PACK], float up[PACK],
+                                                   const float d[PACK]) {
+    for (int i = 0; i < PACK; i++) {
+        float x = gate[i];
+        if (!BACKWARD && F == GATE_GELU) gate[i] = gelu(x) * up[i];
+        else if (!BACKWARD) gate[i] = (F == GATE_SILU ? x : 1.0f) * (logistic(x) * up[i]);
+        else if (F == GATE_GELU) {
+            gate[i] = d[i] * up[i] * gelu_derivative(x);
+            up[i] = d[i] * gelu(x);
+        } else {
+            float s = logistic(x);
+            gate[i] = d[i] * up[i] * (F == GATE_SILU ? s + x * s * (1.0f - s) : s * (1.0f - s));
+            up[i] = F == GATE_SILU ? d[i] * x * s : d[i] * s;
         }
-        store_columns<PACKED>(out + row * columns + column, gate, count);
-        if (track_amax) track_stored<Out, PACK>(&own, gate);
     }
-    if (track_amax) merge_amax(track_amax, own);
 }
 
-/* silu'(x) = s + x s (1 - s), where s is the logistic function. dgate_up may be gate_up: a thread
- * reads its inputs before it writes there. */
-template <bool PACKED, bool GELU, typename Din, typename Dout, typename In>
+/* BACKWARD: out and dup have the gradients of gate and up. They may be gate and up, and dup may be
+ * dout: a thread reads its inputs before it writes there. */
+template <bool PACKED, enum gate_function F, bool BACKWARD, typename Out, typename Dout,
+          typename In>
 static __global__ void __launch_bounds__(THREADS)
-    backward_kernel(Din *dgate_up, const Dout *__restrict__ dout, const In *gate_up, int64_t rows,
-                    int64_t columns, struct amax *track_amax) {
+    gated_kernel(Out *out, Out *dup, const Dout *dout, const In *gates, const In *ups, int64_t rows,
+                 int64_t columns, int64_t stride, struct amax *track_amax) {
     int64_t row, column;
     int count;
     float gate[PACK], up[PACK], d[PACK];
     struct magnitudes own = {0, 0};
     if (find_pack(&row, &column, &count, rows, columns)) {
-        int64_t at = row * 2 * columns + column;
-        load_columns<PACKED>(gate, gate_up + at, count);
-        load_columns<PACKED>(up, gate_up + at + columns, count);
-        load_columns<PACKED>(d, dout + row * columns + column, count);
-        for (int i = 0; i < PACK; i++) {
-            float s = logistic(gate[i]), x = gate[i];
-            if (GELU) {
-                gate[i] = d[i] * up[i] * gelu_derivative(x);
-                up[i] = d[i] * gelu(x);
-            } else {
-                gate[i] = d[i] * up[i] * (s + x * s * (1.0f - s));
-                up[i] = d[i] * x * s;
-            }
-        }
-        store_columns<PACKED>(dgate_up + at, gate, count);
-        store_columns<PACKED>(dgate_up + at + columns, up, count);
-        if (track_amax) track_stored<Din, PACK>(&own, gate);
-        if (track_amax) track_stored<Din, PACK>(&own, up);
+        int64_t at = row * columns + column, at_gate = row * stride + column;
+        load_columns<PACKED>(gate, gates + at_gate, count);
+        load_columns<PACKED>(up, ups + at_gate, count);
+        if constexpr (BACKWARD) load_columns<PACKED>(d, dout + at, count);
+        gate_values<F, BACKWARD>(gate, up, d);
+        store_columns<PACKED>(out + (BACKWARD ? at_gate : at), gate, count);
+        if (BACKWARD) store_columns<PACKED>(dup + at_gate, up, count);
+        if (track_amax) track_stored<Out, PACK>(&own, gate);
+        if (BACKWARD && track_amax) track_stored<Out, PACK>(&own, up);
     }
     if (track_amax) merge_amax(track_amax, own);
 }
 
-static unsigned blocks_for(int64_t rows, int64_t columns) {
-    return (unsigned)blocks_of(rows * blocks_of(columns, PACK), THREADS);
+/* Tensors of a pass; dup and dout of the backward pass, up optional. */
+struct gated {
+    const struct tensor *out, *dup, *dout, *gate_up, *up;
+    struct amax *track_amax;
+};
+
+template <enum gate_function F, bool BACKWARD, typename Out, typename Dout, typename In>
+static void launch(struct backend *be, const struct gated *a) {
+    const int64_t rows = tensor_rows(a->gate_up), stride = tensor_columns(a->gate_up);
+    const int64_t columns = a->up ? stride : stride / 2;
+    const In *gates = (const In *)a->gate_up->data;
+    Out *out = (Out *)a->out->data;
+    /* Packed rows have packed halves. */
+    bool packed = columns % PACK == 0 && rows_are_packed(a->out) && rows_are_packed(a->gate_up) &&
+                  (!a->dout || rows_are_packed(a->dout)) && (!a->up || rows_are_packed(a->up)) &&
+                  (!a->dup || rows_are_packed(a->dup));
+    if (rows * columns == 0) return;
+    LAUNCH((packed ? gated_kernel<true, F, BACKWARD, Out, Dout, In>
+                   : gated_kernel<false, F, BACKWARD, Out, Dout, In>),
+           (unsigned)blocks_of(rows * blocks_of(columns, PACK), THREADS), THREADS, 0,
+           cuda_state(be)->compute, out, a->dup ? (Out *)a->dup->data : out + columns,
+           a->dout ? (const Dout *)a->dout->data : NULL, gates,
+           a->up ? (const In *)a->up->data : gates + columns, rows, columns, stride, a->track_amax);
 }
 
-template <bool GELU, typename Out, typename In>
-static void forward(struct backend *be, const struct gated_forward_args *a) {
-    int64_t rows = tensor_rows(a->out), columns = tensor_columns(a->out);
-    bool packed = rows_are_packed(a->out) && rows_are_packed(a->gate_up); /* so are its halves */
-    LAUNCH((packed ? forward_kernel<true, GELU, Out, In> : forward_kernel<false, GELU, Out, In>),
-           blocks_for(rows, columns), THREADS, 0, cuda_state(be)->compute, (Out *)a->out->data,
-           (const In *)a->gate_up->data, rows, columns, a->track_amax);
+template <bool BACKWARD, typename Out, typename Dout, typename In>
+static void gated(struct backend *be, enum gate_function gate, const struct gated *a) {
+    assert(tensor_columns(a->gate_up) ==
+           (a->up ? 1 : 2) * tensor_columns(BACKWARD ? a->dout : a->out));
+    assert((!a->up || a->up->dtype == a->gate_up->dtype) &&
+           (!a->dup || a->dup->dtype == a->out->dtype));
+    if (gate == GATE_GELU) launch<GATE_GELU, BACKWARD, Out, Dout, In>(be, a);
+    else if (gate == GATE_SILU) launch<GATE_SILU, BACKWARD, Out, Dout, In>(be, a);
+    else launch<GATE_SIGMOID, BACKWARD, Out, Dout, In>(be, a);
 }
 
 void cuda_gated_forward(struct backend *be, const struct gated_forward_args *args) {
-    assert(tensor_columns(args->gate_up) == 2 * tensor_columns(args->out));
-    assert(tensor_rows(args->gate_up) == tensor_rows(args->out));
-    if (tensor_count(args->out) == 0) return;
-    STORAGE_SWITCH(args->out->dtype, Out, STORAGE_SWITCH(args->gate_up->dtype, In, {
-                       if (args->gate == GATE_GELU) forward<true, Out, In>(be, args);
-                       else forward<false, Out, In>(be, args);
-                   }));
+    const struct tensor *out = args->out, *in = args->gate_up;
+    const struct gated all = {out, NULL, NULL, in, args->up, args->track_amax};
+    assert(tensor_rows(in) == tensor_rows(out));
+    STORAGE_SWITCH(
+        out->dtype, Out,
+        STORAGE_SWITCH(in->dtype, In, (gated<false, Out, float, In>(be, args->gate, &all))));
     cuda_launched(be, "gated_forward");
 }
 
-template <bool GELU, typename Din, typename Dout, typename In>
-static void backward(struct backend *be, const struct gated_backward_args *a) {
-    int64_t rows = tensor_rows(a->dout), columns = tensor_columns(a->dout);
-    bool packed =
-        rows_are_packed(a->dout) && rows_are_packed(a->gate_up) && rows_are_packed(a->dgate_up);
-    LAUNCH((packed ? backward_kernel<true, GELU, Din, Dout, In>
-                   : backward_kernel<false, GELU, Din, Dout, In>),
-           blocks_for(rows, columns), THREADS, 0, cuda_state(be)->compute, (Din *)a->dgate_up->data,
-           (const Dout *)a->dout->data, (const In *)a->gate_up->data, rows, columns, a->track_amax);
-}
-
 void cuda_gated_backward(struct backend *be, const struct gated_backward_args *args) {
-    assert(tensor_columns(args->gate_up) == 2 * tensor_columns(args->dout));
-    assert(tensor_count(args->gate_up) == tensor_count(args->dgate_up));
-    if (tensor_count(args->dout) == 0) return;
+    const struct tensor *out = args->dgate_up, *dout = args->dout, *in = args->gate_up;
+    const struct gated all = {out, args->dup, dout, in, args->up, args->track_amax};
+    assert(tensor_count(in) == tensor_count(out) && !args->up == !args->dup);
     STORAGE_SWITCH(
-        args->dgate_up->dtype, Din,
-        STORAGE_SWITCH(args->dout->dtype, Dout, STORAGE_SWITCH(args->gate_up->dtype, In, {
-                           if (args->gate == GATE_GELU) backward<true, Din, Dout, In>(be, args);
-                           else backward<false, Din, Dout, In>(be, args);
-                       })));
+        out->dtype, Out,
+        STORAGE_SWITCH(
+            dout->dtype, Dout,
+            STORAGE_SWITCH(in->dtype, In, (gated<true, Out, Dout, In>(be, args->gate, &all)))));
     cuda_launched(be, "gated_backward");
 }

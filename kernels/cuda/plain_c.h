@@ -8,6 +8,7 @@
 
 extern "C" {
 #include "data/util/error.h"
+#include "data/util/note.h"
 #include "data/util/progress.h"
 #include "data/util/random.h"
 #include "kernels/algorithms.h"

@@ -1,7 +1,8 @@
-/* Losses of pairs (kernels/preference_args.h) in one block, one warp to a pair: a batch has few
+/* Losses of pairs (kernels/preference_loss.h) in one block, one warp to a pair: a batch has few
  * pairs, and one fixed order of addition gives the same sums every time. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/reduce.h"
+#include "kernels/preference_loss.h"
 
 enum { PREFERENCE_THREADS = 512, PREFERENCE_WARPS = PREFERENCE_THREADS / WARP };
 

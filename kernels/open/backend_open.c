@@ -10,7 +10,7 @@
 #include "kernels/comm/cores.h"
 #include "kernels/comm/mpi.h"
 #ifdef WITH_CUDA
-#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/backend/cuda_backend.h"
 #include "kernels/comm/gpus.h"
 #include "kernels/comm/nccl.h"
 #endif
@@ -86,7 +86,7 @@ static int open_cpu(struct backend *be, const struct backend_options *options,
         const struct collectives *collectives =
             mpi_collectives(ranks, &(struct mpi_arithmetic){level->widen, level->store});
         if (collectives) be->collectives = collectives;
-        else status = fail(error, "out of memory");
+        else status = fail_memory(error, "communication between ranks");
     }
     status = ranks_agree(ranks, status, error);
     if (status && opened) backend_close(be);

@@ -52,13 +52,15 @@ struct tensor *activation_gradient(struct activations *all, enum activation_id i
     return (struct tensor *)((char *)&all->gradients + activation_table[id].gradient_field);
 }
 
-struct extent activation_extent(enum activation_id id, const struct gpt_shape *shape) {
-    const struct gpt_shape *s = shape;
+struct extent activation_extent(enum activation_id id, const struct model_shape *shape,
+                                int64_t layer) {
+    const struct model_shape own = shape_of_layer(shape, layer), *s = &own;
     const struct extent extents[] = {
-#define X(field, name, dtype, rows, columns, ...) ROWS(rows, columns),
+#define X(field, name, dtype, rows_, columns_, ...) \
+    {.rows = rows_, .columns = columns_, .padded_rows = rows_},
         LAYER_ACTIVATIONS(X) MODEL_ACTIVATIONS(X)
 #undef X
-#define X(field, elements, level) VECTOR(elements),
+#define X(field, elements, level) {.rows = elements, .padded_rows = elements},
             LAYER_STATISTICS(X) MODEL_STATISTICS(X)
 #undef X
     };

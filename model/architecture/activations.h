@@ -5,7 +5,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "kernels/decode_args.h"
 #include "kernels/tensor.h"
 #include "model/architecture/autocast_sites.h"
 #include "model/architecture/parameters.h"
@@ -49,37 +48,15 @@ struct activation_gradients {
     MODEL_ACTIVATIONS(X)
 };
 
-/* Last rows of a batch that attend to a prefix stored in other rows of the batch: to these keys
- * instead of those from first_keys on. */
-struct branches {
-    const struct decode_keys *keys; /* [rows], backend memory */
-    int64_t first, rows;            /* the first row of the batch, and their number; 0: none */
-    int64_t keys_max;               /* at least the number of keys of each */
-};
-
-/* Pairs of a batch and memory for their losses, in backend memory. */
-struct preference_memory {
-    const struct preference_batch *batch;
-    struct preference_answers *answers; /* [B T / 2] */
-    float *weights, *unused_losses;     /* [B T] */
-};
-
 struct activations {
     MODEL_ACTIVATIONS(X)
     MODEL_STATISTICS(X) /* rank 1 */
 #undef X
     struct layer_activations *layers; /* [n_layer] */
     struct activation_gradients gradients;
-    int32_t *tokens, *targets; /* [B, T], backend memory */
-    const int32_t *first_keys; /* [B, T], of attention, or NULL: all keys */
-    const int32_t *positions;  /* [B, T], of tokens in their texts, or NULL: 0..T-1 in each
-                                * sequence, or for rope any with the same differences */
-    struct branches branches;
-    const struct step_inputs *inputs;    /* backend memory; NULL until there is a batch */
-    struct preference_memory preference; /* if the model is trained on pairs */
-
-    const int32_t *teacher_tokens; /* [B T, K] of a teacher, for distillation; backend memory */
-    const void *teacher_logits;    /* the same in fp16 */
+    /* Like lnf_out and its gradient, in scratch that is free while the head runs: copies of the
+     * rows whose targets count, if the head reads these alone. */
+    struct tensor head_in, dhead_in;
 };
 
 struct activation {
@@ -103,5 +80,7 @@ extern const struct activation activation_table[ACTIVATIONS_AND_STATISTICS];
 struct tensor *activation_tensor(struct activations *all, enum activation_id id, int64_t layer);
 struct tensor *activation_gradient(struct activations *all, enum activation_id id);
 
-/* Returns the rows and columns of an activation for the batch of the shape. */
-struct extent activation_extent(enum activation_id id, const struct gpt_shape *shape);
+/* Returns the rows and columns of an activation for the batch of the shape in a layer, which
+ * is ignored for activations of the whole model. Rows are 0 where it is absent. */
+struct extent activation_extent(enum activation_id id, const struct model_shape *shape,
+                                int64_t layer);

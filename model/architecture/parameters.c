@@ -24,15 +24,16 @@ struct kind {
 };
 
 /* Lists each row once: those of the model, then those of a layer. */
-static void list_kinds(struct kind kinds[MODEL_KINDS + LAYER_KINDS], const struct gpt_shape *s) {
-#define KIND(owner, layer_, member, gpt2, llama, extent_, site_, group_, init_, gradient_) \
-    {.parameter = {.layer = layer_,                                                        \
-                   .field = offsetof(struct owner, member),                                \
-                   .extent = extent_,                                                      \
-                   .group = GROUP_##group_,                                                \
-                   .site = site_,                                                          \
-                   .init = init_},                                                         \
-     .names = {gpt2, llama},                                                               \
+static void list_kinds(struct kind kinds[MODEL_KINDS + LAYER_KINDS], const struct model_shape *s) {
+#define KIND(owner, layer_, member, gpt2, llama, gguf_, extent_, site_, group_, init_, gradient_) \
+    {.parameter = {.gguf = gguf_,                                                                 \
+                   .layer = layer_,                                                               \
+                   .field = offsetof(struct owner, member),                                       \
+                   .extent = extent_,                                                             \
+                   .group = GROUP_##group_,                                                       \
+                   .site = site_,                                                                 \
+                   .init = init_},                                                                \
+     .names = {gpt2, llama},                                                                      \
      .gradient = gradient_},
 #define X(...) KIND(parameters, -1, __VA_ARGS__)
 #define Y(...) KIND(layer_parameters, 0, __VA_ARGS__)
@@ -44,7 +45,7 @@ static void list_kinds(struct kind kinds[MODEL_KINDS + LAYER_KINDS], const struc
     for (int i = 0; i < MODEL_KINDS + LAYER_KINDS; i++) {
         struct parameter *p = &kinds[i].parameter;
         if (shape_has_adapters(s)) p->group = GROUP_FROZEN;
-        p->kind = kinds[i].names[s->weights_out_in];
+        p->kind = kinds[i].names[s->llama_names];
         p->fused_with_previous = kinds[i].gradient == FUSED_WITH_PREVIOUS;
         p->gradient_from_matmul = p->fused_with_previous
                                       ? kinds[i - 1].parameter.gradient_from_matmul
@@ -57,15 +58,15 @@ static bool is_present(const struct kind *kind) {
 }
 
 static void append(struct parameter **list, const struct kind *kind, int layer,
-                   const struct gpt_shape *s, int64_t *end) {
+                   const struct model_shape *s, int64_t *end) {
     struct parameter added = kind->parameter;
     const struct extent *extent = &added.extent;
     int64_t elements = extent->padded_rows * (extent->columns ? extent->columns : 1);
     added.layer = layer;
     if (layer < 0) snprintf(added.name, sizeof added.name, "%s", added.kind);
     else
-        snprintf(added.name, sizeof added.name,
-                 s->weights_out_in ? "model.layers.%d.%s" : "h.%d.%s", layer, added.kind);
+        snprintf(added.name, sizeof added.name, s->llama_names ? "model.layers.%d.%s" : "h.%d.%s",
+                 layer, added.kind);
     added.offset = *end;
     if (added.fused_with_previous) {
         struct parameter *before = &arrlast(*list);
@@ -78,40 +79,47 @@ static void append(struct parameter **list, const struct kind *kind, int layer,
 }
 
 /* Names of a target's A and B, by family. */
-static const char *const adapter_names[ADAPTER_TARGET_COUNT][2][2] = {
-#define X(NAME, gpt2, llama, ...)                                       \
-    [ADAPTER_##NAME] = {{gpt2 ".lora_A.weight", gpt2 ".lora_B.weight"}, \
-                        {llama ".lora_A.weight", llama ".lora_B.weight"}},
+static const char *const adapter_names[ADAPTER_TARGET_COUNT][NAMINGS][2] = {
+#define PAIR(layer) \
+    { layer ".lora_A.weight", layer ".lora_B.weight" }
+#define LAYERS(gpt2, llama, ungated, fused, granite4) \
+    { PAIR(gpt2), PAIR(llama), PAIR(ungated), PAIR(fused), PAIR(granite4) }
+#define X(NAME, layers, ...) [ADAPTER_##NAME] = layers,
     ADAPTER_TARGETS(X)
 #undef X
+#undef LAYERS
 };
 
 /* Returns A or B of a target whose weight is [out, in] or, in GPT-2, [in, out]. A starts with the
  * variance of PEFT's uniform distribution, 1 / (3 inputs), B at zero. */
-static struct kind adapter_kind(const struct gpt_shape *s, const struct parameter *weight,
+static struct kind adapter_kind(const struct model_shape *s, const struct parameter *weight,
                                 enum adapter_target target, bool b, bool fused) {
-    int64_t inputs = s->weights_out_in ? weight->extent.columns : weight->extent.rows;
-    int64_t outputs = s->weights_out_in ? weight->extent.rows : weight->extent.columns;
-    struct kind kind = {.parameter = {.kind = adapter_names[target][s->weights_out_in][b],
-                                      .site = weight->site,
-                                      .group = GROUP_DECAYED,
-                                      .gradient_from_matmul = true,
-                                      .fused_with_previous = fused && !b,
-                                      .adapter = true}};
+    const struct extent *extent = &weight->extent;
+    const struct side rank = {s->adapter_rank, "adapter.rank"},
+                      rows = {extent->rows, extent->rows_of},
+                      columns = {extent->columns, extent->columns_of};
+    const struct side inputs = s->weights_out_in ? columns : rows,
+                      outputs = s->weights_out_in ? rows : columns;
+    struct kind kind = {
+        .parameter = {.kind = adapter_names[target][site_naming(s, weight->site)][b],
+                      .site = weight->site,
+                      .group = GROUP_DECAYED,
+                      .gradient_from_matmul = true,
+                      .fused_with_previous = fused && !b,
+                      .adapter = true}};
     struct parameter *p = &kind.parameter;
-    p->extent = b ? ROWS(outputs, s->adapter_rank) : ROWS(s->adapter_rank, inputs);
-    p->extent.rows_of = b ? "model.n_embd" : "adapter.rank";
-    p->init = b ? INIT_ZERO : 1 / sqrtf(3 * (float)inputs);
+    p->extent = b ? extent_of(outputs, rank) : extent_of(rank, inputs);
+    p->init = b ? INIT_ZERO : 1 / sqrtf(3 * (float)inputs.size);
     p->field = b ? offsetof(struct layer_parameters, lora_b[target])
                  : offsetof(struct layer_parameters, lora_a[target]);
     return kind;
 }
 
 /* Appends the adapters of a layer: all A, those of a site adjacent, then all B. */
-static void list_adapters(struct parameter **list, const struct gpt_shape *s,
+static void list_adapters(struct parameter **list, const struct model_shape *s,
                           const struct kind *kinds, int layer, int64_t *end) {
     static const size_t fields[] = {
-#define X(NAME, gpt2, llama, site, field) offsetof(struct layer_parameters, field),
+#define X(NAME, layers, site, field, ...) offsetof(struct layer_parameters, field),
         ADAPTER_TARGETS(X)
 #undef X
     };
@@ -120,7 +128,7 @@ static void list_adapters(struct parameter **list, const struct gpt_shape *s,
         for (enum adapter_target target = 0; target < ADAPTER_TARGET_COUNT; target++) {
             const struct kind *weight = &kinds[MODEL_KINDS];
             while (weight->parameter.field != fields[target]) weight++;
-            if (!(s->adapter_targets >> target & 1)) continue;
+            if (!shape_has_target(s, target)) continue;
             const struct parameter *p = &weight->parameter;
             struct kind kind = adapter_kind(s, p, target, b, p->site == before);
             append(list, &kind, layer, s, end);
@@ -130,20 +138,34 @@ static void list_adapters(struct parameter **list, const struct gpt_shape *s,
 }
 
 /* Appends the parameters of one group and moves *end past them. */
-static void list_group(struct parameter **list, const struct gpt_shape *s,
+static void list_group(struct parameter **list, const struct model_shape *s,
                        enum parameter_group group, int64_t *end) {
     struct kind kinds[MODEL_KINDS + LAYER_KINDS];
-    list_kinds(kinds, s);
     for (int layer = 0; group == GROUP_DECAYED && shape_has_adapters(s) && layer < s->n_layer;
-         layer++)
-        list_adapters(list, s, kinds, layer, end);
+         layer++) {
+        const struct model_shape own = shape_of_layer(s, layer);
+        list_kinds(kinds, &own);
+        list_adapters(list, &own, kinds, layer, end);
+    }
+    list_kinds(kinds, s);
     for (int i = 0; i < MODEL_KINDS; i++)
         if (kinds[i].parameter.group == group && is_present(&kinds[i]))
             append(list, &kinds[i], -1, s, end);
-    for (int layer = 0; layer < s->n_layer; layer++)
+    for (int layer = 0; layer < s->n_layer; layer++) {
+        const struct model_shape own = shape_of_layer(s, layer);
+        list_kinds(kinds, &own);
         for (int i = MODEL_KINDS; i < MODEL_KINDS + LAYER_KINDS; i++)
             if (kinds[i].parameter.group == group && is_present(&kinds[i]))
                 append(list, &kinds[i], layer, s, end);
+    }
+}
+
+enum naming site_naming(const struct model_shape *s, enum autocast_site site) {
+    const bool mlp = site == SITE_MLP_FC || site == SITE_MLP_PROJECTION;
+    if (!s->llama_names) return NAMES_GPT2;
+    if (mlp && is_granite4(s)) return NAMES_GRANITE4;
+    if ((s->fused && mlp) || (s->fused == FUSED_ALL && site == SITE_QKV)) return NAMES_FUSED;
+    return mlp && s->mlp == MLP_RELU2 ? NAMES_UNGATED : NAMES_LLAMA;
 }
 
 bool mlp_is_gated(enum model_mlp mlp) {
@@ -155,43 +177,13 @@ bool mlp_is_gated(enum model_mlp mlp) {
     return gated[mlp];
 }
 
-/* True if a model has parts that neither GPT-2 nor Llama has. */
-static bool has_other_parts(const struct gpt_shape *s) {
-    return s->norm_zero_centered || s->post_norm || s->scale_embedding ||
-           s->rope_theta_window > 0 || s->query_pre_attn_scalar > 0 || s->attention_softcap > 0 ||
-           s->logit_softcap > 0;
-}
-
-bool shape_is_gpt2(const struct gpt_shape *s) {
-    return s->norm == NORM_LAYERNORM && s->positions == POSITIONS_LEARNED && s->mlp == MLP_GELU &&
-           s->bias == BIAS_ALL && s->tied_head && s->n_kv_head == s->n_head &&
-           shape_q(s) == s->n_embd && !s->qk_norm && !has_other_parts(s);
-}
-
-int64_t shape_window_layers(const struct gpt_shape *s) {
+int64_t shape_window_layers(const struct model_shape *s) {
     int64_t count = 0;
     for (int64_t l = 0; l < s->n_layer; l++) count += shape_window(s, l) > 0;
     return count;
 }
 
-/* Only Qwens may have windows in some layers. */
-bool shape_is_llama(const struct gpt_shape *s) {
-    const int64_t windows = shape_window_layers(s);
-    return s->norm == NORM_RMSNORM && s->positions == POSITIONS_ROPE && s->mlp == MLP_SWIGLU &&
-           (!s->qk_norm || s->bias == BIAS_NONE) && (!windows || s->bias != BIAS_ALL) &&
-           (!windows || windows == s->n_layer || s->qk_norm || s->bias == BIAS_QKV) &&
-           !has_other_parts(s);
-}
-
-/* Gemma 2 has soft caps, and Gemma 3 norms of q and k. */
-bool shape_is_gemma(const struct gpt_shape *s) {
-    return s->norm == NORM_RMSNORM && s->norm_zero_centered && s->post_norm &&
-           s->positions == POSITIONS_ROPE && s->mlp == MLP_GEGLU && s->bias == BIAS_NONE &&
-           s->scale_embedding &&
-           (s->qk_norm ? s->attention_softcap == 0 : s->rope_theta_window == 0);
-}
-
-struct parameter *parameter_list(const struct gpt_shape *shape, int64_t *count) {
+struct parameter *parameter_list(const struct model_shape *shape, int64_t *count) {
     struct parameter *list = NULL;
     *count = 0;
     for (enum parameter_group group = 0; group < PARAMETER_GROUPS; group++)
@@ -237,27 +229,36 @@ struct tensor *parameter_tensor(struct parameters *parameters, const struct para
     return (struct tensor *)(owner + parameter->field);
 }
 
-int64_t shape_parameter_count(const struct gpt_shape *shape) {
+int64_t shape_parameter_count(const struct model_shape *shape) {
     struct kind kinds[MODEL_KINDS + LAYER_KINDS];
-    int64_t model = 0, layer = 0;
-    list_kinds(kinds, shape);
-    for (int i = 0; i < MODEL_KINDS + LAYER_KINDS; i++)
-        if (is_present(&kinds[i]))
-            *(i < MODEL_KINDS ? &model : &layer) += parameter_count(&kinds[i].parameter);
-    return model + shape->n_layer * layer;
+    int64_t count = 0;
+    for (int64_t layer = -1; layer < shape->n_layer; layer++) {
+        const struct model_shape own = shape_of_layer(shape, layer);
+        const int first = layer < 0 ? 0 : MODEL_KINDS;
+        list_kinds(kinds, &own);
+        for (int i = first; i < first + (layer < 0 ? (int)MODEL_KINDS : (int)LAYER_KINDS); i++)
+            if (is_present(&kinds[i])) count += parameter_count(&kinds[i].parameter);
+    }
+    return count;
 }
 
-int64_t site_inputs(const struct gpt_shape *s, enum autocast_site site) {
-    if (site == SITE_ATTENTION_PROJECTION) return shape_q(s);
-    return site == SITE_MLP_PROJECTION ? s->n_inner : s->n_embd;
+int64_t site_inputs(const struct model_shape *s, enum autocast_site site) {
+#define X(SITE, inputs, ...) \
+    if (site == SITE_##SITE) return inputs;
+    LINEAR_LAYERS(X)
+#undef X
+    return 0;
 }
 
-int64_t site_outputs(const struct gpt_shape *s, enum autocast_site site) {
-    if (site == SITE_QKV) return shape_qkv(s);
-    return site == SITE_MLP_FC ? shape_hidden(s) : s->n_embd;
+int64_t site_outputs(const struct model_shape *s, enum autocast_site site) {
+#define X(SITE, inputs, outputs, ...) \
+    if (site == SITE_##SITE) return outputs;
+    LINEAR_LAYERS(X)
+#undef X
+    return 0;
 }
 
-int64_t shape_layer_multiply_adds(const struct gpt_shape *shape, enum autocast_site site) {
+int64_t shape_layer_multiply_adds(const struct model_shape *shape, enum autocast_site site) {
     struct kind kinds[MODEL_KINDS + LAYER_KINDS];
     int64_t total = 0;
     list_kinds(kinds, shape);

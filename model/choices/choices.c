@@ -6,6 +6,7 @@
 
 #include <stb/stb_ds.h>
 
+#include "data/util/printed.h"
 #include "model/choices/tales_questions.h"
 
 /* Appends the tokens of a choice's context, or of the beginning of a text if there is none, to
@@ -59,7 +60,7 @@ int choices_open(struct choices *choices, const char *path, const struct tokeniz
                                             : questions_open(&choices->set, path, error);
     if (status) return -1;
     struct tokenizer_encoder *encoder = tokenizer_encoder_open(tokenizer);
-    status = encoder ? 0 : fail(error, "out of memory for the tokens of questions");
+    status = encoder ? 0 : fail_memory(error, "the tokens of questions");
     for (ptrdiff_t q = 0; status == 0 && q < arrlen(choices->set.questions); q++)
         for (int i = 0; status == 0 && i < choices->set.questions[q].count; i++)
             status = add_text(choices, encoder, tokenizer, q, i, error);
@@ -83,11 +84,11 @@ int choices_check(const struct choices *choices, int64_t length, struct error *e
         const struct scored_text *text = &choices->texts[i];
         if (text->count - 1 <= length) continue;
         return fail(error,
-                    "%s:%zu: question and choice have %" PRId64 " tokens, and the context of the "
+                    "%s:%zu: question and choice have %" PRId64 " token%s, and the context of the "
                     "model has %" PRId64 "\nraise it with --set data.seq_len, up to "
                     "model.n_positions, or leave out the row",
                     choices->path, choices->set.questions[text->group].line, text->count - 1,
-                    length);
+                    PLURAL(text->count - 1), length);
     }
     return 0;
 }

@@ -14,7 +14,7 @@
 
 #include "data/tokenize/tokenizer.h"
 #include "model/choices/questions.h"
-#include "model/core/loglikelihood.h"
+#include "model/task/loglikelihood.h"
 
 struct choices {
     const char *path; /* file of the questions, for messages */

@@ -68,5 +68,5 @@ int tales_questions(struct question_set *set, struct error *error) {
     }
     free(bytes);
     free(text);
-    return text ? 0 : fail(error, "out of memory for the questions");
+    return text ? 0 : fail_memory(error, "the questions");
 }

@@ -8,7 +8,11 @@
 #include <stb/stb_ds.h>
 
 #include "data/corpus/teacher_logits.h"
+#include "data/util/nearest.h"
+#include "data/util/note.h"
 #include "data/util/program.h"
+#include "data/util/program_names.h"
+#include "data/util/table.h"
 #include "kernels/ranks.h"
 #include "model/config/config_keys.h"
 #include "model/config/config_nearest.h"
@@ -42,7 +46,7 @@ struct command_flag {
     int (*read)(struct command_line *line, const struct command_flag *flag, char *value,
                 struct error *error); /* stores the value; NULL: there is none */
     const char *key;                  /* config key that read_key sets, as --set does */
-    size_t offset;                    /* field of struct command_line that `read` sets */
+    size_t offset;                    /* field of struct command_line that `read` sets; 0: none */
     size_t given;                     /* bool of struct command_line that the flag sets; 0: none */
     double minimum, maximum;          /* range of a count or number */
     const char *hint;                 /* end of the error message for other commands, or NULL */
@@ -97,29 +101,37 @@ static int read_number(struct command_line *line, const struct command_flag *fla
     return 0;
 }
 
-/* Parses the name of a precision that comes before `end` in the enum. */
-static int find_precision(enum config_precision *out, enum config_precision end, const char *flag,
-                          const char *text, size_t length, struct error *error) {
-    for (*out = 0; *out < end; (*out)++) {
-        const char *name = config_precision_name(*out);
-        if (strlen(name) == length && strncmp(name, text, length) == 0) return 0;
+static const char *precision_name(int precision) {
+    return config_precision_name((enum config_precision)precision);
+}
+
+static const char *type_name(int type) {
+    return gguf_types[type].name;
+}
+
+/* Returns which of `count` names text[0..length) is; fails with the list of them. */
+static int find_name(const char *(*name_of)(int), int count, const char *flag, const char *text,
+                     size_t length, struct error *error) {
+    char names[200] = "";
+    for (int i = 0, used = 0; i < count; i++) {
+        const char *name = name_of(i);
+        if (strlen(name) == length && strncmp(name, text, length) == 0) return i;
+        used += snprintf(names + used, sizeof names - (size_t)used, "%s%s", i ? ", " : "", name);
     }
-    return fail(error, "%s: \"%.*s\" is not one of fp32, fp16, bf16%s", flag, (int)length, text,
-                end > CONFIG_PRECISION_FP8 ? ", fp8, mxfp8, mxfp4, nvfp4" : "");
+    return fail(error, "%s: \"%.*s\" is not one of %s", flag, (int)length, text, names);
 }
 
 static int read_precisions(struct command_line *line, const struct command_flag *flag, char *text,
                            struct error *error) {
     for (line->precision_count = 0;; text++) {
         size_t length = strcspn(text, ",");
-        enum config_precision next;
-        if (find_precision(&next, CONFIG_PRECISION_AUTO, flag->row.name, text, length, error))
-            return -1;
+        int next =
+            find_name(precision_name, CONFIG_PRECISION_AUTO, flag->row.name, text, length, error);
+        if (next < 0) return -1;
         for (int i = 0; i < line->precision_count; i++)
-            if (line->precisions[i] == next)
-                return fail(error, "%s: %s is given twice", flag->row.name,
-                            config_precision_name(next));
-        line->precisions[line->precision_count++] = next;
+            if (line->precisions[i] == (enum config_precision)next)
+                return fail(error, "%s: %s is given twice", flag->row.name, precision_name(next));
+        line->precisions[line->precision_count++] = (enum config_precision)next;
         text += length;
         if (!*text) return 0;
     }
@@ -127,19 +139,21 @@ static int read_precisions(struct command_line *line, const struct command_flag 
 
 static int read_dtype(struct command_line *line, const struct command_flag *flag, char *text,
                       struct error *error) {
-    return find_precision(&line->export_dtype, CONFIG_PRECISION_FP8, flag->row.name, text,
-                          strlen(text), error);
+    int found =
+        find_name(precision_name, CONFIG_PRECISION_FP8, flag->row.name, text, strlen(text), error);
+    line->export_dtype = (enum config_precision)found;
+    return found < 0 ? -1 : 0;
 }
 
 static int read_type(struct command_line *line, const struct command_flag *flag, char *text,
                      struct error *error) {
-    for (line->gguf_type = 0; line->gguf_type < GGUF_TYPE_COUNT; line->gguf_type++)
-        if (strcmp(gguf_types[line->gguf_type].name, text) == 0) return 0;
-    return fail(error, "%s: \"%s\" is not one of f32, f16, bf16, q8_0, q4_0", flag->row.name, text);
+    int found = find_name(type_name, GGUF_TYPE_COUNT, flag->row.name, text, strlen(text), error);
+    line->gguf_type = (enum gguf_type)found;
+    return found < 0 ? -1 : 0;
 }
 
 static int add_override(struct command_line *line, char *text, struct error *error) {
-    if (!text) return fail(error, "out of memory for a flag");
+    if (!text) return fail_memory(error, "a flag");
     arrput(line->overrides, text);
     return 0;
 }
@@ -153,6 +167,7 @@ static int read_override(struct command_line *line, const struct command_flag *f
 static int read_key(struct command_line *line, const struct command_flag *flag, char *value,
                     struct error *error) {
     char *text;
+    if (flag->offset) memcpy((char *)line + flag->offset, &value, sizeof value);
     if (asprintf(&text, "%s %s=%s", flag->row.name, flag->key, value) < 0) text = NULL;
     return add_override(line, text, error);
 }
@@ -175,9 +190,10 @@ static int read_topic(struct command_line *line, const struct command_flag *flag
     INTO(read_number, field_), .minimum = (minimum_), .maximum = (maximum_)
 
 static const struct command_flag flags[] = {
-    FLAG(BY_CONFIG, "--config", "FILE", "config of the run; a bare name may be one of configs/",
+    FLAG(BY_CONFIG, "--config", "FILE", "config of the run, or the name of one in configs/",
          HINT("; others take the model's own"), TEXT(config)),
-    FLAG(ALL | EXPORT, "--set", "KEY=VALUE", "override one key of the config; repeatable",
+    FLAG(ALL, "--set", "KEY=VALUE", "override one key of the config; repeatable",
+         HINT("; --export\ntakes --base DIR, for adapters whose model has moved"),
          .read = read_override),
     FLAG(ALL, "--device", "NAME", "auto, cpu or cuda; short for --set device=NAME", KEY("device")),
     FLAG(TRAIN | DRY_RUN, "--resume", "[PATH]",
@@ -185,13 +201,22 @@ static const struct command_flag flags[] = {
          "--config; or from the run's latest complete checkpoint",
          HINT("; others take --from DIR"), SWITCH(resume), TEXT(resume_path)),
     FLAG(TRAIN, "--ranks", "N", "train in N processes on this machine, through mpirun",
-         COUNT(ranks, 0, RANKS_MAX)),
+         COUNT(ranks, 1, RANKS_MAX)),
     FLAG(TRAIN, "--log-ranks", NULL, "write each rank's output to files beside the run",
          SWITCH(log_ranks)),
     FLAG(OF_MODEL | EXPORT | AUDIT, "--from", "DIR",
-         "the model: a checkpoint, a run (its newest checkpoint),\n"
+         "the model: a checkpoint, a run (the newest of its\n"
+         "checkpoints; with checkpoint.keep_best the best one),\n"
          "or a folder of Hugging Face",
          HINT("; training takes\n--resume, or --set model.init_from=DIR"), TEXT(from)),
+    FLAG(ALL | EXPORT, "--base", "DIR",
+         "the model of adapters, if it has moved; short for\n"
+         "--set model.init_from=DIR",
+         KEY("model.init_from"), .offset = offsetof(struct command_line, base)),
+    FLAG(OF_MODEL | EXPORT | AUDIT, "--best", NULL,
+         "of a run, the checkpoint of the lowest validation loss", SWITCH(best)),
+    FLAG(OF_MODEL | EXPORT | AUDIT, "--newest", NULL, "of a run, the newest checkpoint",
+         SWITCH(newest)),
     FLAG(TEXT_COMMANDS | AGREEMENT, "--tokens", "N", "number of tokens to add",
          KEY("sample.tokens")),
     FLAG(TEXT_COMMANDS, "--temperature", "X", "randomness; 0 takes the likeliest token each time",
@@ -221,7 +246,7 @@ static const struct command_flag flags[] = {
          "precisions to compare, such as fp32,bf16", HINT("; others take --set precision=NAME"),
          .read = read_precisions),
     FLAG(LOGITS, "--top", "N", "number of logits to keep for each token; default 64",
-         COUNT(top, 1, TEACHER_TOP_MAX)),
+         COUNT(top, 1, DISTILLATION_TOP_MAX)),
     FLAG(EXPORT, "--dtype", "NAME", "fp32, the default, fp16 or bf16", .read = read_dtype),
     FLAG(EXPORT, "--type", "NAME", "for .gguf: f32, the default, f16, bf16, q8_0 or q4_0",
          .read = read_type),
@@ -313,10 +338,11 @@ static int read_topic(struct command_line *line, const struct command_flag *flag
         flag_named(name))
         return 0;
     line->topic_word = config_suggest(name, length, -1, &exact);
+    line->topic_given = exact ? NULL : name;
     if (line->topic_word) return 0;
     return fail(error,
                 "--help: there is no command, key or flag \"%s\"; see ./train --help and "
-                "./train\n--help-config",
+                "./train --help-config",
                 name);
 }
 
@@ -327,29 +353,30 @@ static const char *answer_for(const char *name, size_t length) {
     if (config_option_index(name, length) >= 0) return name;
     const char *answer = config_suggest(name, length, -1, &exact);
     for (int i = 0; i < FLAGS; i++) names[i] = flags[i].row.name + strlen("--");
-    int nearest = config_nearest_text(names, FLAGS, name, length);
+    int nearest = nearest_text(names, FLAGS, name, length);
     if (nearest < 0 || exact) return answer;
     const char *dot = answer ? strrchr(answer, '.') : NULL;
     const char *both[] = {names[nearest], dot ? dot + 1 : ""};
-    return config_nearest_text(both, 2, name, length) == 1 ? answer : flags[nearest].row.name;
+    return nearest_text(both, 2, name, length) == 1 ? answer : flags[nearest].row.name;
 }
+
+#define LISTS "./train --help lists all"
 
 /* Fails with the flag or key that an unknown argument may stand for. */
 static int refuse_argument(const char *argument, struct error *error) {
-    static const char lists[] = "./train --help lists all";
     const char *name = argument + strspn(argument, "-"), *dot = strrchr(argument, '.');
     size_t length = strcspn(name, "=");
-    char allowed[320];
+    char allowed[320], named[PROGRAM_TEXT_MAX];
     if (name == argument)
-        return fail(error, "unknown argument \"%s\"; %s%s", argument,
-                    dot && strcmp(dot, ".json") == 0 ? "a config is given with --config; " : "",
-                    lists);
+        return fail(error, "unknown argument \"%s\";%s " LISTS, argument,
+                    dot && strcmp(dot, ".json") == 0 ? " a config is given with --config;" : "");
     const char *answer = answer_for(name, length);
     int row = answer ? config_option_index(answer, strcspn(answer, "=")) : -1;
-    if (!answer) return fail(error, "unknown argument \"%s\"; %s", argument, lists);
+    if (!answer) return fail(error, "unknown argument \"%s\"; " LISTS, argument);
     if (row < 0 && answer[0] == '-')
         return fail(error, "unknown argument \"%s\"; did you mean %s?", argument, answer);
-    if (row < 0) return fail(error, "unknown argument \"%s\". %s", argument, answer);
+    if (row < 0)
+        return fail(error, "unknown argument \"%s\". %s", argument, program_text(named, answer));
     config_describe_allowed(&config_options[row], allowed, sizeof allowed);
     return fail(error, "unknown argument \"%s\"; did you mean --set %s=VALUE?\nVALUE is %s",
                 argument, config_options[row].key, allowed);
@@ -416,11 +443,13 @@ static int check(const struct command_line *line, const bool given[FLAGS], struc
     if (command & (OF_MODEL | EXPORT) && !line->from)
         return fail(error, "%s needs --from DIR, a run such as runs/NAME or a checkpoint",
                     command_name(line->command));
+    if ((line->best || line->newest) && (!line->from || line->best == line->newest))
+        return fail(error, "--best or --newest, not both, chooses a checkpoint of a run in --from");
     return line->command == COMMAND_EXPORT ? check_export(line, given, error) : 0;
 }
 
 int command_line_parse(struct command_line *line, int argc, char **argv, struct error *error) {
-    *line = (struct command_line){.program = argv[0]};
+    *line = (struct command_line){0};
     struct flag_row rows[FLAGS];
     bool given[FLAGS] = {false};
     for (int i = 0; i < FLAGS; i++) rows[i] = flags[i].row;
@@ -443,7 +472,7 @@ int command_line_read_prompt(struct command_line *line, struct error *error) {
         if (line->piped) return fail(error, "--sample -: standard input is one prompt, not two");
         ssize_t size = getdelim(&line->piped, &capacity, '\0', stdin);
         if (size <= 0) return fail(error, "--sample -: standard input is empty");
-        if (line->piped[size - 1] == '\n') line->piped[size - 1] = '\0';
+        if (!line->piped[size - 1]) return fail(error, "--sample -: the text holds a NUL byte");
         line->prompts[i] = line->piped;
     }
     return 0;
@@ -464,17 +493,16 @@ static void print_flags(FILE *out, enum command command) {
 }
 
 static void print_overview(FILE *out) {
-    fprintf(out,
-            "mantissa %s: trains GPTs in 32, 16, 8 or 4 bits.\n\n"
-            "  ./train --config bf16.json                  train\n"
-            "  ./train --config bf16.json --resume         continue after an interruption\n"
-            "  ./train --config fp16.json --ranks 4        train in four processes\n"
-            "  ./train --sample \"Once\" --from runs/bf16    text from a trained model\n\n",
-            MANTISSA_VERSION);
+    fprintf(out, "mantissa %s: trains GPTs in 32, 16, 8 or 4 bits.\n\n", MANTISSA_VERSION);
+    help_print(out,
+               "  ./train --config bf16.json                  train\n"
+               "  ./train --config bf16.json --resume         continue after an interruption\n"
+               "  ./train --config fp16.json --ranks 4        train in four processes\n"
+               "  ./train --sample \"Once\" --from runs/bf16    text from a trained model\n\n");
     print_flags(out, COMMAND_TRAIN);
     for (enum command command = COMMAND_HELP; command <= COMMAND_PRINT_REFERENCE; command++)
         flags_print(out, &flag_of(command)->row, 1, HELP_COLUMN);
-    fputs("\nOther commands; ./train --help sample lists the flags of --sample:\n", out);
+    help_print(out, "\nOther commands; ./train --help sample lists the flags of --sample:\n");
     for (enum command command = COMMAND_DRY_RUN; command < COMMAND_HELP; command++)
         flags_print(out, &flag_of(command)->row, 1, HELP_COLUMN);
     fputs("\nExit status: 0 done, 1 failed, 2 wrong usage or config, 130 and 143 stopped by\n"
@@ -487,12 +515,13 @@ static void print_overview(FILE *out) {
 
 /* Prints the help of a key, a block or a flag, or a sentence about neither. */
 static void print_word(FILE *out, const char *word) {
+    char named[PROGRAM_TEXT_MAX];
     size_t length = strlen(word);
     bool key = config_option_index(word, length) >= 0 || config_block_index(word, length) >= 0;
     const struct command_flag *flag = flag_named(word + strspn(word, "-"));
     if (key) config_print_help(out, word);
     else if (flag) flags_print(out, &flag->row, 1, HELP_COLUMN);
-    else fprintf(out, "%s\n", word);
+    else text_print(out, 0, "%s", program_text(named, word));
 }
 
 void command_line_help(FILE *out, const struct command_line *line) {
@@ -500,6 +529,8 @@ void command_line_help(FILE *out, const struct command_line *line) {
         fputs("Keys of a config file:\n\n", out);
         config_print_help(out, NULL);
     } else if (line->topic_word) {
+        if (line->topic_given)
+            text_print(out, 0, "There is no key or flag \"%s\"; the nearest:", line->topic_given);
         print_word(out, line->topic_word);
     } else if (line->topic == COMMAND_TRAIN) {
         print_overview(out);

@@ -32,7 +32,7 @@ struct command_line {
     enum command command;
     enum command topic;      /* command that --help explains; COMMAND_TRAIN: overview of all */
     const char *topic_word;  /* key, block, flag or sentence that --help prints; NULL: topic */
-    const char *program;     /* argv[0] */
+    const char *topic_given; /* the word of --help that topic_word is a guess for; NULL: no guess */
     const char *config;      /* NULL: not given */
     char **overrides;        /* stb_ds array of texts for config_read_flag, owned */
     bool resume;             /* --resume */
@@ -40,6 +40,8 @@ struct command_line {
     int64_t ranks;           /* number of processes to start; 0: not given */
     bool log_ranks;          /* --log-ranks */
     const char *from;        /* model of --audit, --export and the commands that only read one */
+    const char *base;        /* --base, also an override; NULL: not given */
+    bool best, newest;       /* of a run in --from: --best, --newest */
     char **prompts;          /* stb_ds array: one prompt per --sample */
     char *piped;             /* text of the prompt -, owned; NULL: none */
     char **stops;            /* stb_ds array: strings that end a text */
@@ -68,7 +70,7 @@ struct command_line {
 /* Returns -1 with a message for a usage error. Flags that set a config key become overrides, so
  * that the config checks their values. Other strings in `line` point into argv. */
 int command_line_parse(struct command_line *line, int argc, char **argv, struct error *error);
-/* Replaces the prompt - by what standard input holds, without its last line break. */
+/* Replaces the prompt - by what standard input holds. */
 int command_line_read_prompt(struct command_line *line, struct error *error);
 
 void command_line_free(struct command_line *line);

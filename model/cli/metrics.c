@@ -37,7 +37,7 @@ static int cut(struct metrics *metrics, long bytes) {
 int metrics_open(struct metrics *metrics, const char *run_directory, const struct config *config,
                  int64_t step, struct error *error) {
     char path[FILE_PATH_MAX];
-    *metrics = (struct metrics){.last_validation = -1};
+    *metrics = (struct metrics){.last_validation = -1, .figures = objective_of(config)->figures};
     if (!config->log.metrics) return 0;
     if (file_path_join(path, run_directory, "metrics.jsonl", error)) return -1;
     metrics->descriptor = file_open_own(path, error);
@@ -73,23 +73,12 @@ static void print_number(FILE *file, const char *key, double value, int digits) 
     else fprintf(file, ", \"%s\": null", key);
 }
 
-/* Prints what TRL logs for pairs, by the same names with _ for /. */
-static void print_pairs(FILE *file, const char *prefix, const struct preference_sums *sums) {
-    const bool both = preference_has_both(sums);
-    const struct {
-        const char *name;
-        double value;
-    } values[] = {{"rewards_chosen", preference_mean(sums->rewards, sums, PREFERENCE_CHOSEN)},
-                  {"rewards_rejected", preference_mean(sums->rewards, sums, PREFERENCE_REJECTED)},
-                  {"rewards_margins", preference_margin(sums)},
-                  {"logps_chosen", preference_mean(sums->p, sums, PREFERENCE_CHOSEN)},
-                  {"logps_rejected", preference_mean(sums->p, sums, PREFERENCE_REJECTED)},
-                  {both ? "rewards_accuracies" : "kl",
-                   (double)((both ? sums->accurate : sums->kl) / sums->pairs)}};
-    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+static void print_figures(const struct metrics *metrics, const char *prefix,
+                          const struct step_sums *sums) {
+    for (const struct objective_figure *f = metrics->figures; f && f->name; f++) {
         char key[48];
-        snprintf(key, sizeof key, "%s%s", prefix, values[i].name);
-        print_number(file, key, values[i].value, 9);
+        snprintf(key, sizeof key, "%s%s", prefix, f->name);
+        print_number(metrics->file, key, objective_value(f, sums, 1), 9);
     }
 }
 
@@ -101,28 +90,28 @@ int metrics_step(struct metrics *metrics, const struct step_report *report, doub
     clock_gettime(CLOCK_REALTIME, &now);
     fprintf(file, "%s%" PRId64 ", \"tokens\": %" PRId64, line_start, report->step, report->tokens);
     print_number(file, "loss", report->loss, 9);
-    if (report->preference.pairs > 0) print_pairs(file, "", &report->preference);
+    print_figures(metrics, "", &report->sums);
     print_number(file, "lr", report->lr, 9);
     print_number(file, "grad_norm", report->gradient_norm, 9);
     print_number(file, "loss_scale", report->loss_scale, 9);
     fprintf(file, ", \"skipped\": %s", report->skipped ? "true" : "false");
     print_number(file, "step_ms", step_ms, 6);
     print_number(file, "tokens_per_s", tokens_per_s, 6);
-    if (report->fp8)
+    if (report->quantizes)
         fprintf(file, ", \"fp8_not_finite\": %" PRId32 ", \"fp8_zero\": %" PRId32,
-                report->fp8_not_finite, report->fp8_zero);
+                report->quantized_not_finite, report->quantized_zero);
     fprintf(file, ", \"memory_bytes\": %" PRIu64 ", \"time\": %lld.%03ld}\n", memory_bytes,
             (long long)now.tv_sec, now.tv_nsec / 1000000);
     return end_line(metrics, error);
 }
 
 int metrics_validation(struct metrics *metrics, int64_t step, double val_loss,
-                       const struct preference_sums *pairs, struct error *error) {
+                       const struct step_sums *sums, struct error *error) {
     metrics->last_validation = step;
     if (!metrics->file) return 0;
     fprintf(metrics->file, "%s%" PRId64, line_start, step);
     print_number(metrics->file, "val_loss", val_loss, 9);
-    if (pairs && pairs->pairs > 0) print_pairs(metrics->file, "val_", pairs);
+    print_figures(metrics, "val_", sums);
     fputs("}\n", metrics->file);
     return end_line(metrics, error);
 }

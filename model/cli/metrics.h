@@ -4,12 +4,15 @@
  *   {"step", "tokens", "loss", "lr", "grad_norm", "loss_scale", "skipped", "step_ms",
  *    "tokens_per_s", "memory_bytes",
  *    "time"}                           after each step. "time" is when the line is written, in
- *                                      seconds since 1970. fp8 adds "fp8_not_finite" and
- *                                      "fp8_zero": the number of quantizations of that step whose
- *                                      input had a value that is not finite, or only zeros
- *                                      pairs of answers add "rewards_chosen", "rewards_rejected",
- *                                      "rewards_margins", "logps_chosen", "logps_rejected" and
+ *                                      seconds since 1970. Quantized precisions add
+ *                                      "fp8_not_finite" and "fp8_zero": the number of
+ *                                      quantizations of that step whose input had a value that
+ *                                      is not finite, or only zeros. Pairs of answers add
+ *                                      "rewards_chosen", "rewards_rejected", "rewards_margins",
+ *                                      "logps_chosen", "logps_rejected" and
  *                                      "rewards_accuracies", or "kl" with kto: means over the step
+ *                                      Completions with rewards add the figures of
+ *                                      model/task/policy.c
  *   {"step", "val_loss"}               after each validation; pairs add the same with val_ before
  *   {"step", "choices_acc", "choices_acc_norm"}   after the questions of eval.choices
  *
@@ -22,14 +25,16 @@
 #include <stdio.h>
 
 #include "data/util/error.h"
-#include "model/config/config.h"
 #include "model/choices/choices.h"
-#include "model/core/trainer.h"
+#include "model/config/config.h"
+#include "model/optimize/trainer.h"
+#include "model/task/objective.h"
 
 struct metrics {
     FILE *file; /* NULL: not written */
     int descriptor;
-    long bytes;              /* length of the file up to its last whole line */
+    long bytes;                             /* length of the file up to its last whole line */
+    const struct objective_figure *figures; /* of the objective */
     int64_t last_validation; /* step of the last validation line found or written; -1: none */
 };
 
@@ -51,9 +56,9 @@ void metrics_close(struct metrics *metrics);
  * message of a failure names the config key that switches the file off. */
 int metrics_step(struct metrics *metrics, const struct step_report *report, double step_ms,
                  double tokens_per_s, uint64_t memory_bytes, struct error *error);
-/* pairs: of the validation, or NULL. */
+/* sums: of the validation, for the objective's figures. */
 int metrics_validation(struct metrics *metrics, int64_t step, double val_loss,
-                       const struct preference_sums *pairs, struct error *error);
+                       const struct step_sums *sums, struct error *error);
 
 int metrics_accuracy(struct metrics *metrics, int64_t step, const struct accuracy *accuracy,
                      struct error *error);

@@ -7,12 +7,16 @@
 
 #include <stb/stb_ds.h>
 
+#include "data/corpus/pairs.h"
+#include "data/corpus/prompts.h"
 #include "data/util/printed.h"
 #include "kernels/collectives.h"
 #include "model/config/config_keys.h"
 #include "model/config/precision_switch.h"
+#include "model/task/reference.h"
 
-enum { COLUMNS = 80 /* most columns of a line */ };
+/* Most columns of a line, and steps below which the banner names what makes them more. */
+enum { COLUMNS = 80, STEPS_FEW = 20 };
 
 /* Returns log.every or, if that is 0, the least of 1, 2, 5, 10, 20, 50 ... that makes at most 60
  * lines of the run. */
@@ -39,8 +43,9 @@ void report_open(struct report *report, FILE *out, const struct trainer *trainer
         .shows_first = trainer->config->log.every == 0,
         .started = progress_clock(),
         .deadline = minutes > 0 ? began + 60 * minutes : 0,
-        .scale_loss = trainer->gpt.precision.scale_loss,
+        .scale_loss = trainer->model.precision.scale_loss,
         .floor = floor,
+        .figures = objective_of(trainer->config)->figures,
     };
 }
 
@@ -81,31 +86,40 @@ static void print_data(FILE *out, const char *label, const char *name, const str
     for (ptrdiff_t i = 0; i < arrlen(loader->tokens->shards); i++)
         raw = raw || loader->tokens->shards[i].raw;
     int used = fprintf(out, "  %-10s %s: ", label, name);
-    if (loader->options.pairs)
-        used += fprintf(out, "%s %s, ", count_text(tokens, (double)arrlenu(loader->pairs.list)),
-                        pairs_noun(&loader->pairs));
-    used += fprintf(out, "%s tokens, %s sequence%s%s",
-                    count_text(tokens, (double)loader->tokens->count),
-                    count_text(sequences, (double)loader->sequence_count),
-                    loader->sequence_count == 1 ? "" : "s", raw ? ", raw uint16" : "");
-    enum { NOTES = 5 };
-    uint64_t documents, cut = loader_cut_documents(loader, &documents);
+    const struct packing *packing = &loader->packing;
+    if (loader->options.kind == &prompts_loader) {
+        fprintf(out, "%s prompt%s\n", count_text(sequences, (double)loader->sequence_count),
+                PLURAL(loader->sequence_count));
+        return;
+    }
+    if (packing_has_pairs(packing))
+        used += fprintf(out, "%s %s, ", count_text(tokens, packing_units(packing)),
+                        pairs_noun(packing));
+    used += fprintf(
+        out, "%s token%s, %s sequence%s%s", count_text(tokens, (double)loader->tokens->count),
+        PLURAL(loader->tokens->count), count_text(sequences, (double)loader->sequence_count),
+        PLURAL(loader->sequence_count), raw ? ", raw uint16" : "");
+    enum { NOTES = 4 };
+    const double cut = (double)packing->cut, tail = (double)loader_tail_tokens(loader);
     char notes[NOTES][64] = {""};
     if (loader->tokens->counted < loader->tokens->count)
         snprintf(notes[0], sizeof *notes, "%s count in the loss",
                  count_text(tokens, (double)loader->tokens->counted));
-    if (loader_tail_tokens(loader) > 0)
-        snprintf(notes[1], sizeof *notes, "the last %s tokens padded",
-                 count_text(tokens, (double)loader_tail_tokens(loader)));
+    if (loader_is_packed(loader))
+        snprintf(notes[1], sizeof *notes, "packed whole, %.3g %% unused (padding)",
+                 100 * loader_padding(loader));
+    else if (tail > 0)
+        snprintf(notes[1], sizeof *notes, "the last %s token%s padded", count_text(tokens, tail),
+                 PLURAL(tail));
     if (isolates && loader_has_starts(loader))
         snprintf(notes[2], sizeof *notes, "documents isolated");
-    if (cut > 0)
-        snprintf(notes[3], sizeof *notes, "sequences cut %s of %s documents",
-                 count_text(tokens, (double)cut), count_text(sequences, (double)documents));
-    if (loader->pairs.cut > 0)
-        snprintf(notes[4], sizeof *notes, "documents of %s %s cut",
-                 count_text(tokens, (double)loader->pairs.cut),
-                 loader->pairs.cut == 1 ? "pair" : "pairs");
+    if (cut > 0 && packing_has_pairs(packing))
+        snprintf(notes[3], sizeof *notes, "documents of %s %s cut", count_text(tokens, cut),
+                 cut == 1 ? "pair" : "pairs");
+    else if (cut > 0)
+        snprintf(notes[3], sizeof *notes, "%s of %s document%s cut, longer than a sequence",
+                 count_text(tokens, cut), count_text(sequences, (double)packing->documents),
+                 PLURAL(packing->documents));
     print_parts(out, used, ';', notes, NOTES);
 }
 
@@ -130,32 +144,33 @@ static void print_ranks(FILE *out, const struct trainer *trainer) {
     else fputs(" each has all moments\n", out);
 }
 
-/* Prints "24 steps (0.5 epochs)": the passes over the data that train.epochs gives or that the
- * steps make, of which earlier ones may have had another batch size. Without data only the one that
- * the config gives. */
+/* Prints "24 steps (0.5 epochs)": the passes over the data that these steps make, with earlier ones
+ * of another batch size. They can be far more than train.epochs, which a step of more sequences
+ * than the data have exceeds. Without data only the passes that the config gives. */
 static int print_length(FILE *out, const struct trainer *trainer, const struct loader *data) {
     const struct config *config = trainer->config;
     const struct training_state *state = &trainer->state;
     double epochs = config->train.epochs;
-    if (epochs > 0 && !data) return fprintf(out, "%g epoch%s", epochs, epochs == 1 ? "" : "s");
-    int used = fprintf(out, "%" PRId64 " steps", config->train.steps);
+    if (epochs > 0 && !data) return fprintf(out, "%g epoch%s", epochs, PLURAL(epochs));
+    int64_t steps = config->train.steps;
+    int used = fprintf(out, "%" PRId64 " step%s", steps, PLURAL(steps));
     if (!data) return used;
-    double left = (double)(config->train.steps - state->step);
+    double left = (double)(steps - state->step);
     double sequences = (double)state->next_sample + left * (double)batches_step_samples(config);
-    if (epochs == 0) epochs = sequences / (double)data->sequence_count;
-    return used + fprintf(out, " (%.3g epoch%s)", epochs, epochs == 1 ? "" : "s");
+    epochs = sequences / (double)config_draws(config) / (double)data->sequence_count;
+    return used + fprintf(out, " (%.3g epoch%s)", epochs, PLURAL(epochs));
 }
 
 /* Prints the kind of adapters, their size, their layers and how the model is stored; nothing
  * without adapters. */
-static void print_adapters(FILE *out, const struct config *config, const struct gpt *gpt) {
-    const struct gpt_shape *s = &gpt->capacity;
+static void print_adapters(FILE *out, const struct config *config, const struct model *model) {
+    const struct model_shape *s = &model->capacity;
     char text[32];
     double count = 0;
     unsigned printed = 0;
     if (!shape_has_adapters(s)) return;
-    for (ptrdiff_t i = 0; i < parameter_adapter_count(gpt->list); i++)
-        count += (double)parameter_count(&gpt->list[i]);
+    for (ptrdiff_t i = 0; i < parameter_adapter_count(model->list); i++)
+        count += (double)parameter_count(&model->list[i]);
     fprintf(out,
             "\n  adapters   lora, rank %" PRId64 ", alpha %g: %s parameters are trained, in\n"
             "             ",
@@ -166,8 +181,8 @@ static void print_adapters(FILE *out, const struct config *config, const struct 
         printed |= adapter_targets_named(s, adapter_target_name(s, i));
     }
     fprintf(out, "\n             on a model in %s",
-            gpt->precision.frozen_format == WEIGHT_PLAIN
-                ? dtype_name(gpt->precision.frozen)
+            model->precision.frozen_format == WEIGHT_PLAIN
+                ? dtype_name(model->precision.frozen)
                 : config_name_of("adapter.base", config->adapter.base));
 }
 
@@ -177,9 +192,10 @@ static void print_tuning(FILE *out, const struct trainer *trainer) {
     const struct config *config = trainer->config;
     struct tuning tuning = algorithms_tuning(trainer->be->algorithms);
     if (tuning.timed + tuning.untimed == 0) return;
-    fprintf(out, "  autotune   %d matmuls timed in %.1f s", tuning.timed, tuning.seconds);
+    fprintf(out, "  autotune   %d matmul%s timed in %.1f s", tuning.timed, PLURAL(tuning.timed),
+            tuning.seconds);
     if (tuning.untimed > 0) fprintf(out, ", %d left to the library", tuning.untimed);
-    if (tuning.untimed > 0 && config->autotune == CONFIG_AUTOTUNE_AUTO)
+    if (tuning.untimed > 0 && config->autotune == AUTOTUNE_AUTO)
         fprintf(out, " (autotune_seconds is %g)", config->autotune_seconds);
     fputc('\n', out);
 }
@@ -193,65 +209,68 @@ static void print_switch(FILE *out, const struct trainer *trainer) {
             config_precision_name(config->precision_switch.precision), step);
 }
 
-/* Prints the loss of pairs and its settings; nothing for language. */
-static void print_objective(FILE *out, const struct config *config) {
-    const enum config_objective objective = config->train.objective;
-    if (objective == CONFIG_OBJECTIVE_LANGUAGE) return;
-    enum { PARTS = 3 };
-    char parts[PARTS][64] = {""};
-    if (objective == CONFIG_OBJECTIVE_SIMPO)
-        snprintf(parts[0], sizeof *parts, "gamma %g", config->objective.gamma);
-    if ((objective == CONFIG_OBJECTIVE_DPO || objective == CONFIG_OBJECTIVE_SIMPO) &&
-        config->objective.label_smoothing > 0)
-        snprintf(parts[1], sizeof *parts, "label smoothing %g", config->objective.label_smoothing);
-    if (objective == CONFIG_OBJECTIVE_KTO)
-        snprintf(parts[2], sizeof *parts, "weights %g and %g", config->objective.desirable_weight,
-                 config->objective.undesirable_weight);
-    else if (config->objective.nll_weight > 0)
-        snprintf(parts[2], sizeof *parts, "plus %g x cross entropy", config->objective.nll_weight);
-    const int used = fprintf(out, "  objective  %s: beta %g",
-                             config_name_of("train.objective", objective), config->objective.beta);
-    print_parts(out, used, ',', parts, PARTS);
+/* Prints the model to which answers are compared. */
+static void print_reference(FILE *out, const struct config *config) {
+    fputs("  reference  the model as it is before step 0", out);
+    if (reference_is_base(config)) fputs(", without the adapters", out);
+    else if (config->adapter.init_from[0])
+        fprintf(out, ", with the adapters of\n             %s", config->adapter.init_from);
+    fputc('\n', out);
+}
+
+/* Prints the loss and its settings; nothing for language. */
+static void print_objective(FILE *out, const struct config *config, const struct loader *train) {
+    const struct objective *objective = objective_of(config);
+    char settings[OBJECTIVE_SETTINGS][64] = {""};
+    if (!objective->describe) return;
+    objective->describe(settings, config, train);
+    const int used =
+        fprintf(out, "  objective  %s: %s",
+                config_name_of("train.objective", config->train.objective), settings[0]);
+    print_parts(out, used, ',', settings + 1, OBJECTIVE_SETTINGS - 1);
+    if (config_has_reference(config)) print_reference(out, config);
 }
 
 void report_banner(struct report *report, const struct trainer *trainer, const struct loader *train,
                    const struct loader *val, const char *run_directory) {
     FILE *out = report->out;
     const struct config *config = trainer->config;
-    const struct gpt *gpt = &trainer->gpt;
-    const struct gpt_shape *s = &gpt->capacity;
+    const struct model *model = &trainer->model;
+    const struct model_shape *s = &model->capacity;
     char text[32], shared[48] = "";
     if (s->n_kv_head != s->n_head)
         snprintf(shared, sizeof shared, " (%" PRId64 " of keys and values)", s->n_kv_head);
     fprintf(out, "mantissa: training %s\n", config->name);
     fprintf(out,
-            "  model      %" PRId64 " layers, %" PRId64 " heads%s, %" PRId64 " wide: %s "
+            "  model      %" PRId64 " layer%s, %" PRId64 " head%s%s, %" PRId64 " wide: %s "
             "parameters\n  vocabulary %" PRId64,
-            s->n_layer, s->n_head, shared, s->n_embd,
+            s->n_layer, PLURAL(s->n_layer), s->n_head, PLURAL(s->n_head), shared, s->n_embd,
             count_text(text, (double)shape_parameter_count(s)), s->vocab_size);
     if (s->padded_vocab != s->vocab_size) fprintf(out, " (inside %" PRId64 ")", s->padded_vocab);
     const int64_t windows = shape_window_layers(s);
-    if (windows > 0) fprintf(out, ", attention window of %" PRId64 " tokens", s->window);
+    if (windows > 0)
+        fprintf(out, ", attention window of %" PRId64 " token%s", s->window, PLURAL(s->window));
     if (windows > 0 && windows < s->n_layer) fprintf(out, " in %" PRId64 " of the layers", windows);
-    print_adapters(out, config, gpt);
+    print_adapters(out, config, model);
     fprintf(out, "\n  precision ");
-    precision_print(out, &gpt->precision);
+    precision_print(out, &model->precision);
     if (report->scale_loss)
-        fprintf(out, "\n  loss scale %g, x %g after %" PRId64 " good steps, x %g on overflow",
+        fprintf(out, "\n  loss scale %g, x %g after %" PRId64 " good step%s, x %g on overflow",
                 trainer->state.scaler.loss_scale, config->loss_scale.growth_factor,
-                config->loss_scale.growth_interval, config->loss_scale.backoff_factor);
+                config->loss_scale.growth_interval, PLURAL(config->loss_scale.growth_interval),
+                config->loss_scale.backoff_factor);
     fprintf(out, "\n  device     ");
     print_device(out, &trainer->be->device);
     fprintf(out, "\n  memory     ");
-    report_memory(out, &gpt->memory);
+    report_memory(out, &model->memory);
     fputc('\n', out);
-    if (train) print_data(out, "data", config->data.train, train, gpt->isolates);
+    if (train) print_data(out, "data", config->data.train, train, config->data.isolate);
     if (train && train->teacher)
         fprintf(out, "  teacher    %s: top %" PRIu32 " logits, alpha %g, temperature %g\n",
                 config->distill.logits, train->teacher->header.top, config->distill.alpha,
                 config->distill.temperature);
-    if (val) print_data(out, "validation", config->data.val, val, gpt->isolates);
-    print_objective(out, config);
+    if (val) print_data(out, "validation", config->data.val, val, config->data.isolate);
+    print_objective(out, config, train);
     fputs("  training   ", out);
     int used = print_length(out, trainer, train);
     used += fprintf(out, " of %" PRId64 " x %" PRId64 " x %" PRId64 " tokens,",
@@ -262,6 +281,9 @@ void report_banner(struct report *report, const struct trainer *trainer, const s
                           config_name_of("optimizer.schedule", config->optimizer.schedule),
                           config->optimizer.lr, config->optimizer.min_lr);
     fprintf(out, "%s%s\n", used + 1 + length > COLUMNS - 13 ? "\n             " : " ", schedule);
+    if (config->train.steps < STEPS_FEW && (train || config->train.epochs == 0))
+        fprintf(out, "             few steps to learn in: raise train.%s\n",
+                config->train.epochs == 0 ? "steps" : "epochs, or take smaller batches");
     print_switch(out, trainer);
     print_ranks(out, trainer);
     print_tuning(out, trainer);
@@ -269,8 +291,8 @@ void report_banner(struct report *report, const struct trainer *trainer, const s
     for (int i = 0; (line = backend_fallback(trainer->be, i)); i++)
         fprintf(out, "  fallback   %s\n", line);
     if (report->deadline > 0)
-        fprintf(out, "  ends       after %g minutes, if not done before; continue with --resume\n",
-                config->train.minutes);
+        fprintf(out, "  ends       after %g minute%s, if not done before; continue with --resume\n",
+                config->train.minutes, PLURAL(config->train.minutes));
     fprintf(out, "  run        %s\n", run_directory);
     if (report->floor > 0)
         fprintf(out,
@@ -292,7 +314,8 @@ static const char *figure(char text[32], double value, int decimals) {
 }
 
 /* Writes " | scale 2^16", " | skipped", both or nothing. */
-static void scale_text(const struct report *report, char text[48], const struct step_report *step) {
+static void scaler_text(const struct report *report, char text[48],
+                        const struct step_report *step) {
     int used = 0;
     text[0] = 0;
     int exponent;
@@ -303,15 +326,17 @@ static void scale_text(const struct report *report, char text[48], const struct 
     if (step->skipped) snprintf(text + used, (size_t)(48 - used), "%s", " | skipped");
 }
 
-/* Writes " | margin 0.123 | right 61 %" of a step's pairs, or the first alone. */
-static void pairs_text(char text[64], const struct preference_sums *sums) {
-    char margin[32];
+/* Writes " | margin 0.123 | right 61 %": the objective's figures, without means of nothing. */
+static void figures_text(const struct report *report, char text[64], const struct step_sums *sums) {
+    int used = 0;
     text[0] = '\0';
-    if (sums->pairs <= 0) return;
-    const int used = snprintf(text, 64, " | margin %s", figure(margin, preference_margin(sums), 3));
-    if (preference_has_both(sums))
-        snprintf(text + used, (size_t)(64 - used), " | right %.0f %%",
-                 (double)(100 * sums->accurate / sums->pairs));
+    for (const struct objective_figure *f = report->figures; f && f->name && used < 64; f++) {
+        char number[32];
+        if (!f->label || sums->values[f->count] <= 0) continue;
+        if (f->less_count > 0 && sums->values[f->less_count] <= 0) continue;
+        figure(number, objective_value(f, sums, f->factor), f->decimals);
+        used += snprintf(text + used, (size_t)(64 - used), " | %s %s%s", f->label, number, f->unit);
+    }
 }
 
 /* Prints the figures of a step. Those that can be spared are left out where the line would have
@@ -321,13 +346,13 @@ static void print_line(const struct report *report, const struct step_report *st
     enum { PARTS = 7 };
     char parts[PARTS][64], scale[48], speed[32], loss[32], norm[32];
     int digits = snprintf(NULL, 0, "%" PRId64, report->steps), length = 0;
-    scale_text(report, scale, step);
+    scaler_text(report, scale, step);
     snprintf(parts[0], sizeof *parts, "step %*" PRId64 "/%" PRId64 " | loss %s",
              digits < 3 ? 3 : digits, step->step, report->steps, figure(loss, step->loss, 4));
     snprintf(parts[1], sizeof *parts, " | lr %.2e", step->lr);
     snprintf(parts[2], sizeof *parts, " | norm %s", figure(norm, step->gradient_norm, 3));
     snprintf(parts[3], sizeof *parts, "%s", scale);
-    pairs_text(parts[4], &step->preference);
+    figures_text(report, parts[4], &step->sums);
     snprintf(parts[5], sizeof *parts, " | %s tok/s", count_text(speed, tokens_per_s));
     snprintf(parts[6], sizeof *parts, step_ms < 1e4 ? " | %.1f ms" : " | %.0f ms", step_ms);
     static const int spared[] = {6, 1, 5};
@@ -351,7 +376,7 @@ static int bar_text(const struct report *report, char line[256], const struct st
     if (report->deadline > 0 && now + seconds > report->deadline)
         seconds = report->deadline > now ? report->deadline - now : 0;
     progress_duration(left, seconds);
-    scale_text(report, scale, step);
+    scaler_text(report, scale, step);
     if (with_norm) snprintf(norm, sizeof norm, " | norm %s", figure(text, step->gradient_norm, 2));
     return snprintf(line, 256, "%" PRId64 "/%" PRId64 " | loss %s%s%s | %s tok/s | %s left",
                     step->step, report->steps, figure(text, step->loss, 4), norm, scale,
@@ -384,15 +409,12 @@ void report_step(struct report *report, const struct step_report *step, double s
 }
 
 void report_validation(struct report *report, int64_t step, double loss,
-                       const struct preference_sums *pairs) {
+                       const struct step_sums *sums) {
     report_pause(report);
-    char text[32];
+    char text[32], more[64];
     fprintf(report->out, "step %" PRId64 ": validation loss %s", step, figure(text, loss, 4));
-    if (pairs) {
-        char more[64];
-        pairs_text(more, pairs);
-        fputs(more, report->out);
-    }
+    figures_text(report, more, sums);
+    fputs(more, report->out);
     if (report->floor > 0 && isfinite(loss))
         fprintf(report->out, ", %.4f above the floor %.4f", loss - report->floor, report->floor);
     fputc('\n', report->out);

@@ -5,10 +5,11 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-#include "data/util/progress.h"
 #include "data/corpus/loader.h"
+#include "data/util/progress.h"
 #include "model/choices/choices.h"
-#include "model/core/trainer.h"
+#include "model/optimize/trainer.h"
+#include "model/task/objective.h"
 
 struct report {
     FILE *out;
@@ -21,6 +22,7 @@ struct report {
     bool shows_first;     /* also print the first step of this process */
     bool scale_loss;
     double floor; /* lower bound of the loss, in nats per token; 0: unknown */
+    const struct objective_figure *figures; /* of the objective */
 };
 
 /* began: progress_clock() at the start of the program. */
@@ -39,7 +41,7 @@ void report_memory(FILE *out, const struct memory_plan *plan);
 void report_step(struct report *report, const struct step_report *step, double step_ms,
                  double tokens_per_s);
 void report_validation(struct report *report, int64_t step, double loss,
-                       const struct preference_sums *pairs);
+                       const struct step_sums *sums);
 
 void report_accuracy(struct report *report, int64_t step, const struct accuracy *accuracy);
 

@@ -4,16 +4,28 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "data/corpus/tales.h"
+#include "data/util/note.h"
+#include "data/util/printed.h"
 #include "data/util/progress.h"
 #include "data/util/signals.h"
-#include "data/corpus/tales.h"
 #include "model/cli/run_sample.h"
 #include "model/cli/run_state.h"
 #include "model/cli/validation.h"
-#include "model/core/evaluate.h"
+#include "model/plan/memory_text.h"
 #include "model/session/reference_file.h"
 #include "model/session/sample_model.h"
-#include "model/plan/memory_text.h"
+#include "model/task/evaluate.h"
+
+/* Sets the loss to minus the mean reward of completions of the first prompts. */
+static int validate_rewards(struct run *run, double *loss, int64_t prompts, struct error *error) {
+    struct policy_sums sums;
+    if (rollouts_evaluate(&run->rollouts, &run->session.val.loader, prompts, &sums, error))
+        return -1;
+    memcpy(&run->session.trainer.validated, &sums, sizeof sums);
+    *loss = -(double)(sums.reward / sums.sequences);
+    return 0;
+}
 
 /* Sets *best to true if this is the lowest loss so far; otherwise leaves it unchanged. */
 static int validate(struct run *run, bool *best, struct error *error) {
@@ -21,7 +33,9 @@ static int validate(struct run *run, bool *best, struct error *error) {
     double loss;
     int64_t step = trainer->state.step;
     int64_t sequences = evaluate_sequences(&run->session.config, &run->session.val.loader);
-    int status = trainer_evaluate(trainer, &loss, &run->session.val.loader, sequences, error);
+    int status = config_reads_prompts(&run->session.config)
+                     ? validate_rewards(run, &loss, sequences, error)
+                     : trainer_evaluate(trainer, &loss, &run->session.val.loader, sequences, error);
     if (status) return status == RESULT_STOPPED ? 0 : -1;
     report_validation(&run->report, step, loss, &trainer->validated);
     saving_watch_validation(&run->saving, step, loss);
@@ -50,22 +64,18 @@ static int sample_now(struct run *run, struct error *error) {
     struct trainer *trainer = &run->session.trainer;
     const struct config *config = &run->session.config;
     struct sample_result ignored;
-    struct sample_options options = sample_options_of(config);
-    options.exact = false;
-    options.stream = (uint64_t)trainer->state.step;
-    options.stop = run->stop;
-    sample_set_ends(&options, &run->base.tokens, &run->session.tokenizer);
+    run->sampler.options.stream = (uint64_t)trainer->state.step;
+    run->sampler.options.stop = run->stop;
     report_pause(&run->report);
     printf("--- sample at step %" PRId64 " ---\n", trainer->state.step);
-    int failed = print_sample(stdout, &ignored, &trainer->gpt, &run->session.tokenizer,
-                              config->sample.prompt, &options, error);
+    int failed = print_sample(stdout, &ignored, &run->sampler, &run->session.tokenizer,
+                              config->sample.prompt, error);
     printf("---\n");
     fflush(stdout);
     if (!failed || run->session.be.failure.text[0]) return failed;
     /* A model without finite predictions only warns here; its gradients decide whether training
      * continues. */
-    print_notes("warning", error->text);
-    error->text[0] = 0;
+    note_error(stderr, "warning", error);
     return 0;
 }
 
@@ -91,14 +101,31 @@ static void write_again(struct run *run) {
 
 /* Warns once of a step without a target that counts in the loss. */
 static void warn_of_targets(struct run *run, const struct step_report *step) {
-    if (step->loss != 0 || step->gradient_norm != 0 || run->warned_of_targets) return;
+    if (step->loss != 0 || step->gradient_norm != 0 || run->warned_of_targets ||
+        config_reads_prompts(&run->session.config)) /* all rewards may be equal */
+        return;
     report_pause(&run->report);
-    fprintf(stderr,
-            "warning: step %" PRId64 ": no target counts in the loss: sequences are cut before "
-            "answers begin; raise data.seq_len, or leave out long prompts\n",
-            step->step);
+    note(stderr, "warning",
+         "step %" PRId64 ": no target counts in the loss: sequences are cut before answers begin; "
+         "raise data.seq_len, or leave out long prompts",
+         step->step);
     run->warned_of_targets = true;
 }
+
+/* Warns once of a loss scale below 1, also one that the run starts or resumes with. */
+static void warn_of_scale(struct run *run, int64_t step) {
+    const double scale = (double)run->session.trainer.state.scaler.loss_scale;
+    if (!run->session.precision.scale_loss || run->warned_of_scale || scale >= 1) return;
+    report_pause(&run->report);
+    note(stderr, "warning",
+         "step %" PRId64 ": the loss scale is %.6g, below 1, so small gradients are being lost; "
+         "consider bf16 or a lower optimizer.lr",
+         step, scale);
+    run->warned_of_scale = true;
+}
+
+#define DIVERGED          "training diverges: the last %d losses are above %.4g; %s"
+#define DIVERGENCE_ADVICE "lower optimizer.lr, or limit gradients (optimizer.grad_clip)"
 
 /* Finishes the oldest unfinished step and logs it, also one that ends a diverged run. Its time
  * counts from the end of the previous one. */
@@ -113,13 +140,11 @@ static int end_step(struct run *run, struct error *error) {
     report_step(&run->report, &report, 1e3 * seconds, tokens / seconds);
     saving_watch_step(&run->saving, report.step, report.loss);
     warn_of_targets(run, &report);
-    if (run->session.precision.scale_loss && report.loss_scale >= 1 &&
-        run->session.trainer.state.scaler.loss_scale < 1) {
+    warn_of_scale(run, report.step);
+    if (divergence_watch(&run->divergence, config, report.loss)) {
         report_pause(&run->report);
-        fprintf(stderr,
-                "warning: step %" PRId64 ": the loss scale fell below 1, so small gradients are "
-                "being lost; consider bf16 or a lower optimizer.lr\n",
-                report.step);
+        note(stderr, "warning", "step %" PRId64 ": " DIVERGED, report.step, DIVERGENCE_STEPS,
+             run->divergence.limit, DIVERGENCE_ADVICE);
     }
     log_step(run, &(struct step_line){report, 1e3 * seconds, tokens / seconds,
                                       backend_peak_bytes(&run->session.be)});
@@ -151,11 +176,22 @@ static struct decisions decide(struct run *run) {
     return (struct decisions){values[0], values[1], values[2]};
 }
 
+/* Draws the completions of the next step, after all steps before. */
+static int roll_out(struct run *run, struct error *error) {
+    struct trainer *trainer = &run->session.trainer;
+    if (finish_steps(run, error)) return -1;
+    run->step_began = progress_clock();
+    struct evaluator evaluator = trainer_evaluator(trainer);
+    return rollouts_make(&run->rollouts, &evaluator, &run->session.train.loader,
+                         trainer->state.step + 1, trainer->state.next_sample, error);
+}
+
 /* Begins a step, and finishes earlier ones beyond the number the device may run ahead. With several
  * ranks, decisions are exchanged before the update, because the weights that it sends would delay
  * them. */
 static int step_once(struct run *run, struct decisions *decisions, struct error *error) {
     if (run->session.trainer.unfinished == 0) run->step_began = progress_clock();
+    if (config_reads_prompts(&run->session.config) && roll_out(run, error)) return -1;
     if (trainer_accumulate(&run->session.trainer, &run->session.train.loader, error)) return -1;
     if (run->session.ranks->size > 1) *decisions = decide(run);
     trainer_update(&run->session.trainer);
@@ -228,6 +264,13 @@ static int finish(struct run *run, struct error *error) {
     return ranks_agree(run->session.ranks, status, error);
 }
 
+/* True if the next step trains on completions that the one before has drawn: no run ends there. */
+static bool in_generation(const struct run *run) {
+    const struct config *config = &run->session.config;
+    return config_reads_prompts(config) &&
+           run->session.trainer.state.step % config->grpo.num_iterations != 0;
+}
+
 static int train(struct run *run, struct error *error) {
     struct trainer *trainer = &run->session.trainer;
     const struct config *config = &run->session.config;
@@ -238,14 +281,14 @@ static int train(struct run *run, struct error *error) {
                   trainer->state.best.last != *step && run->metrics.last_validation != *step;
     ranks_broadcast(run->session.ranks, &missed, sizeof missed);
     bool best = false;
+    warn_of_scale(run, *step);
     if (missed && validate(run, &best, error)) return -1;
     /* With its line in metrics.jsonl, a later resume would not repeat this validation: save now. */
     bool counts = config->checkpoint.keep_best || config->train.patience > 0;
     if (missed && counts && saving_save(&run->saving, error)) return -1;
     struct decisions decisions = {0};
     bool paused; /* run->out_of_time is updated after a step: each process takes at least one */
-    while (*step < run->session.until && !stopped(run) && !run->out_of_time &&
-           !validation_stops_early(config, &run->session.trainer.state.best)) {
+    while (run_has_steps(run) && (in_generation(run) || (!stopped(run) && !run->out_of_time))) {
         if (step_or_save(run, &decisions, error) || after_step(run, &paused, error)) return -1;
         /* One rank decides here, and all do so again after a pause, which may have been long. */
         if (run->session.ranks->size == 1 || paused) decisions = decide(run);
@@ -255,10 +298,10 @@ static int train(struct run *run, struct error *error) {
 }
 
 /* Returns the entropy of the corpus in nats per token, a lower bound of the loss, or 0 if it is
- * unknown. */
+ * unknown. An objective with figures has another loss than the cross entropy. */
 static double loss_floor(const struct config *config) {
-    const bool language = config->train.objective == CONFIG_OBJECTIVE_LANGUAGE;
-    return language && strcmp(config->data.train, "tales") == 0 ? tales_nats_per_byte() : 0;
+    const bool known = !objective_of(config)->figures && strcmp(config->data.train, "tales") == 0;
+    return known ? tales_nats_per_byte() : 0;
 }
 
 static void print_banner(struct run *run) {
@@ -292,9 +335,9 @@ static int report_end(const struct run *run) {
         return EXIT_DONE;
     }
     if (stopped(run)) {
-        fprintf(stderr, "stopped by %s; %s\n", signal_text(stopped(run)),
-                trainer->state.step > 0 ? "continue with --resume"
-                                        : "no step was taken, so start again without --resume");
+        note(stderr, "note", "stopped by %s; %s", signal_text(stopped(run)),
+             trainer->state.step > 0 ? "continue with --resume"
+                                     : "no step was taken, so start again without --resume");
         return EXIT_SIGNAL + stopped(run);
     }
     printf("stopped at step %" PRId64 " of %" PRId64 ": ", trainer->state.step,
@@ -302,11 +345,12 @@ static int report_end(const struct run *run) {
     if (validation_stops_early(config, &trainer->state.best))
         printf("no lower validation loss in %" PRId64 " validation%s (train.patience is %" PRId64
                ")\n",
-               trainer->state.best.since, trainer->state.best.since == 1 ? "" : "s",
+               trainer->state.best.since, PLURAL(trainer->state.best.since),
                config->train.patience);
     else
-        printf("the %g minutes of train.minutes are over; continue with --resume\n",
-               config->train.minutes);
+        printf("train.minutes (%g) are over; %s\n", config->train.minutes,
+               trainer->state.step > 0 ? "continue with --resume"
+                                       : "the same command continues before the first step");
     return EXIT_DONE;
 }
 
@@ -323,18 +367,24 @@ static int train_part(struct run *run, bool *next, struct error *error) {
     if (*next) return EXIT_DONE;
     print_banner(run);
     if (trainer->state.step >= steps)
-        printf("all %" PRId64 " steps are done already; raise train.%s to continue\n", steps,
+        printf("all steps (%" PRId64 ") are done already; raise train.%s to continue\n", steps,
                run->session.config.train.epochs > 0 ? "epochs" : "steps");
     trainer->stop = run->stop = signals_catch();
     signals_explain(run->report.terminal ? "\r\033[K" ENDING_TEXT : ENDING_TEXT);
     saving_open(&run->saving, trainer, &run->report, run->directory);
-    int failed = session_open_reference(&run->session, run->directory, error);
-    if (failed == RESULT_STOPPED) run->agreed_stop = (int)decide(run).signal;
+    int failed = session_open_reference(&run->session, run->directory, run->report.deadline, error);
+    if (failed == RESULT_STOPPED) {
+        const struct decisions decisions = decide(run);
+        run->agreed_stop = (int)decisions.signal, run->out_of_time = decisions.out_of_time;
+    }
     if (failed != RESULT_FAILED) failed = train(run, error);
     signals_explain(NULL);
     report_pause(&run->report);
     *next = !failed && switches(run);
-    return failed ? EXIT_FAILED : report_end(run);
+    int status = failed ? EXIT_FAILED : report_end(run);
+    if (status != EXIT_DONE || *next || run->divergence.steps < DIVERGENCE_STEPS) return status;
+    fail(error, DIVERGED, run->divergence.steps, run->divergence.limit, DIVERGENCE_ADVICE);
+    return EXIT_FAILED;
 }
 
 /* Opens, starts, trains and closes one part of a run, and stores its resolved precision in config.
@@ -365,7 +415,9 @@ int run_train(const struct config *config, const struct command_line *line,
     return open_and_train(&run, &whole, RUN_SWITCHED, &resuming, ranks, &next, error);
 }
 
-int run_dry(const struct config *config, const struct command_line *line, struct error *error) {
+int run_dry(const struct config *config, const char *from, const struct command_line *line,
+            struct error *error) {
+    (void)from;
     struct run run;
     int status = RESULT_FAILED;
     if (run_open(&run, config, RUN_FIRST, &ranks_alone, NULL, error) == EXIT_DONE &&

@@ -1,4 +1,4 @@
-/* Commands of ./train: training, its dry run, and --eval. */
+/* Commands of ./train: training, and its dry run. */
 #pragma once
 
 #include "data/util/error.h"
@@ -18,9 +18,5 @@ int run_train(const struct config *config, const struct command_line *line,
  * (model/plan/memory_text.h), without training. line->fit prints only whether the run fits and
  * which options make it fit; if none do, returns EXIT_FAILED without a message in error.
  * line->sizes adds tables of larger models. */
-int run_dry(const struct config *config, const struct command_line *line, struct error *error);
-
-/* Prints loss, perplexity and bits per byte of the model at `from` on line->data, for each of
- * line->precisions, or in the precision of the config if there are none. */
-int run_eval(const struct config *config, const char *from, const struct command_line *line,
-             struct error *error);
+int run_dry(const struct config *config, const char *from, const struct command_line *line,
+            struct error *error);

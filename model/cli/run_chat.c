@@ -10,6 +10,7 @@
 
 #include "data/corpus/chat.h"
 #include "data/corpus/chat_file.h"
+#include "data/util/note.h"
 #include "data/util/program.h"
 #include "data/util/signals.h"
 #include "model/cli/run_sample.h"
@@ -60,10 +61,9 @@ static int answer(struct conversation *chat, const char *user, struct error *err
     int status = sample_encode(&tokens, chat->tokenizer, text, false, error);
     if (status == 0) {
         if (chat->sampler.length + arrlen(tokens) > chat->sampler.window)
-            fprintf(stderr,
-                    "note: the conversation is longer than %" PRId64
-                    " tokens; its beginning is dropped\n",
-                    chat->sampler.window);
+            note(stderr, "note",
+                 "the conversation is longer than %" PRId64 " tokens; its beginning is dropped",
+                 chat->sampler.window);
         options->prompt = tokens;
         options->prompt_length = arrlen(tokens);
         status = sampler_generate(&chat->sampler, &result, error);
@@ -80,13 +80,10 @@ static int answer(struct conversation *chat, const char *user, struct error *err
 }
 
 /* Begins a new conversation: the model forgets the one before. */
-static int reset(struct conversation *chat, struct error *error) {
-    const struct sample_options options = chat->sampler.options;
-    struct gpt *gpt = chat->sampler.gpt;
-    sampler_close(&chat->sampler);
+static void reset(struct conversation *chat) {
+    sampler_begin(&chat->sampler);
     chat->first = true;
     chat->unread = false;
-    return sampler_open(&chat->sampler, gpt, &options, error);
 }
 
 static int converse(struct conversation *chat, struct error *error) {
@@ -98,7 +95,7 @@ static int converse(struct conversation *chat, struct error *error) {
         if (!line[0]) continue;
         if (strcmp(line, "/exit") == 0) break;
         if (strcmp(line, "/reset") == 0) {
-            status = reset(chat, error);
+            reset(chat);
             continue;
         }
         status = answer(chat, line, error);
@@ -115,13 +112,13 @@ static int open_and_converse(struct conversation *chat, const struct config *con
                              const char *from, const struct command_line *line,
                              struct error *error) {
     struct sample_options options = sample_options_of(config);
-    struct sample_model model;
+    struct sample_model sampled;
     struct config fitted = *config;
     if (sample_find_ends(&options, config, chat->tokenizer, from, error)) return EXIT_FAILED;
     options.ends[options.end_count++] = chat_end_token(chat->template, chat->tokenizer);
     fitted.data.seq_len = sample_model_context(config);
     fitted.samples = 1;
-    if (sample_model_open(&model, &fitted, from, error)) return EXIT_FAILED;
+    if (sample_model_open(&sampled, &fitted, from, error)) return EXIT_FAILED;
     chat->stop = options.stop = signals_catch();
     chat->stream = (struct text_stream){.out = stdout,
                                         .tokenizer = chat->tokenizer,
@@ -131,11 +128,11 @@ static int open_and_converse(struct conversation *chat, const struct config *con
     options.emit = text_stream_token;
     options.context = &chat->stream;
     int status = EXIT_FAILED;
-    if (sampler_open(&chat->sampler, &model.gpt, &options, error) == 0) {
+    if (sampler_open(&chat->sampler, &sampled.model, &options, error) == 0) {
         status = converse(chat, error);
         sampler_close(&chat->sampler);
     }
-    sample_model_close(&model);
+    sample_model_close(&sampled);
     return status;
 }
 
@@ -149,7 +146,7 @@ int run_chat(const struct config *config, const char *from, const struct command
                                 .first = true,
                                 .terminal = isatty(STDIN_FILENO)};
     int status = EXIT_FAILED;
-    if (chat.template) chat_file_note(stderr, "", tokenizer.directory, chat.template);
+    if (chat.template) chat_file_note(stderr, tokenizer.directory, chat.template, !chat.system);
     if (chat.template) status = open_and_converse(&chat, config, from, line, error);
     else
         fail(error,

@@ -6,9 +6,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "data/util/program.h"
 #include "data/util/files.h"
+#include "data/util/note.h"
 #include "data/util/printed.h"
+#include "data/util/program.h"
 #include "model/config/config_print.h"
 #include "model/io/checkpoint.h"
 #include "model/io/checkpoint_directory.h"
@@ -25,10 +26,10 @@ int run_directory_lock(int *lock, const char *directory, struct error *error) {
                     "%s: another process is training there\nchoose another name: --set name=...",
                     directory);
     if (status == 0 && !has_lock)
-        fprintf(stderr,
-                "warning: %s: its file system has no locks, so nothing keeps a second process from "
-                "training there\n",
-                directory);
+        note(stderr, "warning",
+             "%s: its file system has no locks, so nothing keeps a second process from training "
+             "there",
+             directory);
     return status;
 }
 
@@ -42,10 +43,11 @@ static bool same_path(const char *a, const char *b) {
 static int start_from_path(char *from, const char *given, const char *newest, int found,
                            const char *directory, struct error *error) {
     char path[FILE_PATH_MAX];
-    if (checkpoint_locate(path, given, CHECKPOINT_WHOLE, stderr, error)) return EXIT_FAILED;
+    if (checkpoint_locate(path, given, CHECKPOINT_WHOLE, CHECKPOINT_NEWEST, stderr, error))
+        return EXIT_FAILED;
     if (found == RESULT_DONE && !same_path(path, newest)) {
         fail(error,
-             "%s holds checkpoints, the newest being %s,\nso it cannot continue from %s: give the "
+             "%s holds checkpoints, the newest being %s, so it cannot continue from %s: give the "
              "run another name with --set name=..., or resume without a path",
              directory, strrchr(newest, '/') + 1, path);
         return EXIT_USAGE;
@@ -89,7 +91,7 @@ int run_directory_write_config(const char *directory, const struct config *confi
     char path[FILE_PATH_MAX];
     struct printed printed;
     if (file_path_join(path, directory, "config.json", error)) return -1;
-    if (printed_open(&printed)) return fail(error, "out of memory");
+    if (printed_open(&printed)) return fail_memory(error, "config.json");
     config_print_json(printed.out, config);
     return printed_write(&printed, path, NULL, error);
 }
@@ -107,7 +109,7 @@ int run_directory_set_aside(const char *directory, struct error *error) {
         if (lstat(aside, &status)) break;
     }
     if (rename(path, aside)) return fail(error, "cannot rename %s: %s", path, strerror(errno));
-    fprintf(stderr, "note: %s holds no checkpoint of the run before; its metrics are kept as %s\n",
-            directory, name);
+    note(stderr, "note", "%s holds no checkpoint of the run before; its metrics are kept as %s",
+         directory, name);
     return 0;
 }

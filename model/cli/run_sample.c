@@ -8,6 +8,7 @@
 #include <stb/stb_ds.h>
 
 #include "data/util/json_escape.h"
+#include "data/util/note.h"
 #include "data/util/printed.h"
 #include "data/util/program.h"
 #include "data/util/signals.h"
@@ -34,40 +35,45 @@ void sample_print_speed(FILE *out, const struct sample_result *result, int64_t t
         result->tokens_seconds > 0) /* the prompt's pass makes the first ones */
         snprintf(speed, sizeof speed, ", %.1f tokens/s",
                  (double)(result->tokens - texts) / result->tokens_seconds);
-    fprintf(out, "%" PRId64 " tokens%s; prompt %.0f ms\n", result->tokens, speed,
-            1e3 * result->prompt_seconds);
+    fprintf(out, "%" PRId64 " token%s%s; prompt %.0f ms\n", result->tokens, PLURAL(result->tokens),
+            speed, 1e3 * result->prompt_seconds);
+}
+
+/* Encodes the prompt, before any of it is printed. *tokens: for the caller to free. */
+static int encode_prompt(int32_t **tokens, const struct sampler *sampler,
+                         const struct tokenizer *tokenizer, const char *prompt,
+                         struct error *error) {
+    *tokens = NULL;
+    if (sample_encode(tokens, tokenizer, prompt, true, error)) return -1;
+    if (arrlen(*tokens) > sampler->window)
+        note(stderr, "note", "of %td tokens of the prompt the last %" PRId64 " are read",
+             arrlen(*tokens), sampler->window);
+    return 0;
 }
 
 /* Generates texts that continue the prompt, each into its stream, which has the prompt already. */
-static int generate(struct text_stream *streams, struct sample_result *result, struct gpt *gpt,
-                    const char *prompt, const struct sample_options *options, struct error *error) {
-    const struct tokenizer *tokenizer = streams->tokenizer;
-    struct sample_options all = *options;
-    int32_t *tokens = NULL;
-    int status = sample_encode(&tokens, tokenizer, prompt, true, error);
-    if (status == 0 && arrlen(tokens) > gpt->capacity.sequence_length)
-        fprintf(stderr, "note: of %td tokens of the prompt the last %" PRId64 " are read\n",
-                arrlen(tokens), gpt->capacity.sequence_length);
-    all.prompt = tokens;
-    all.prompt_length = arrlen(tokens);
-    all.vocabulary = tokenizer->vocab_size;
-    all.emit = text_stream_token;
-    all.context = streams;
-    if (status == 0) status = sample_tokens(gpt, result, &all, error);
-    arrfree(tokens);
-    return status;
+static int generate(struct text_stream *streams, struct sample_result *result,
+                    struct sampler *sampler, const int32_t *prompt, struct error *error) {
+    sampler->options.prompt = prompt;
+    sampler->options.prompt_length = arrlen(prompt);
+    sampler->options.emit = text_stream_token;
+    sampler->options.context = streams;
+    sampler_begin(sampler);
+    return sampler_generate(sampler, result, error);
 }
 
-int print_sample(FILE *out, struct sample_result *result, struct gpt *gpt,
-                 const struct tokenizer *tokenizer, const char *prompt,
-                 const struct sample_options *options, struct error *error) {
+int print_sample(FILE *out, struct sample_result *result, struct sampler *sampler,
+                 const struct tokenizer *tokenizer, const char *prompt, struct error *error) {
     struct text_stream stream = {.out = out, .tokenizer = tokenizer};
+    int32_t *tokens;
+    int status = encode_prompt(&tokens, sampler, tokenizer, prompt, error);
     text_stream_put(&stream, prompt, strlen(prompt));
     fflush(out);
-    int status = generate(&stream, result, gpt, prompt, options, error);
+    if (status == 0) status = generate(&stream, result, sampler, tokens, error);
     text_stream_end(&stream);
     fputc('\n', out);
     fflush(out);
+    arrfree(tokens);
     return status;
 }
 
@@ -75,8 +81,7 @@ int print_sample(FILE *out, struct sample_result *result, struct gpt *gpt,
 struct samples {
     const struct command_line *line;
     const struct tokenizer *tokenizer;
-    struct gpt *gpt;
-    struct sample_options options;
+    struct sampler sampler;
     int64_t count;               /* texts for each prompt */
     struct text_stream *streams; /* [count] */
     struct printed *texts; /* [count], what the streams print if texts are printed at the end */
@@ -90,8 +95,8 @@ static bool keeps_controls(const struct command_line *line) {
 /* Returns the reason why a text ended. */
 static const char *end_of(const struct samples *samples, const struct text_stream *stream) {
     if (stream->stopped) return "stop";
-    if (stream->tokens == samples->options.tokens) return "length";
-    return *samples->options.stop ? "interrupted" : "end of text";
+    if (stream->tokens == samples->sampler.options.tokens) return "length";
+    return *samples->sampler.options.stop ? "interrupted" : "end of text";
 }
 
 /* Prints a text as one line of JSON. */
@@ -115,7 +120,7 @@ static int open_streams(struct samples *samples, struct error *error) {
                                        .stops = samples->line->stops,
                                        .keeps_controls = keeps_controls(samples->line)};
         if (!samples->texts) continue;
-        if (printed_open(&samples->texts[i])) return fail(error, "out of memory for a sample");
+        if (printed_open(&samples->texts[i])) return fail_memory(error, "a sample");
         stream->out = samples->texts[i].out;
     }
     return 0;
@@ -156,18 +161,20 @@ static char *shown_prompt(const struct command_line *line, const char *prompt) {
 static int print_prompt(struct samples *samples, const char *prompt, struct error *error) {
     struct sample_result result;
     char *shown = shown_prompt(samples->line, prompt);
-    if (!shown) return fail(error, "out of memory for a sample");
+    if (!shown) return fail_memory(error, "a sample");
+    int32_t *tokens = NULL;
     int status = open_streams(samples, error);
+    if (status == 0)
+        status = encode_prompt(&tokens, &samples->sampler, samples->tokenizer, prompt, error);
     if (!samples->texts) {
         fputs(shown, stdout);
         fflush(stdout);
     }
-    if (status == 0)
-        status =
-            generate(samples->streams, &result, samples->gpt, prompt, &samples->options, error);
+    if (status == 0) status = generate(samples->streams, &result, &samples->sampler, tokens, error);
     close_streams(samples, shown, status == 0);
     if (status == 0) sample_print_speed(stderr, &result, samples->count);
-    samples->options.stream += (uint64_t)samples->count;
+    samples->sampler.options.stream += (uint64_t)samples->count;
+    arrfree(tokens);
     free(shown);
     return status;
 }
@@ -179,9 +186,9 @@ static int print_prompts(struct samples *samples, struct error *error) {
         samples->texts = calloc((size_t)samples->count, sizeof *samples->texts);
     int status = samples->streams && (samples->texts || (samples->count == 1 && !line->json))
                      ? 0
-                     : fail(error, "out of memory for samples");
+                     : fail_memory(error, "samples");
     for (ptrdiff_t i = 0; status == 0 && i < arrlen(line->prompts); i++) {
-        if (*samples->options.stop || ferror(stdout)) break;
+        if (*samples->sampler.options.stop || ferror(stdout)) break;
         if (i > 0 && !line->json) printf("---\n");
         status = print_prompt(samples, line->prompts[i], error);
     }
@@ -209,23 +216,24 @@ static int fit_context(struct config *config, const struct tokenizer *tokenizer,
 int run_sample(const struct config *config, const char *from, const struct command_line *line,
                struct error *error) {
     struct tokenizer tokenizer;
-    struct sample_model model;
+    struct sample_model sampled;
     struct config fitted = *config;
     if (setup_tokenizer(&tokenizer, config, from, NULL, 0, error)) return EXIT_FAILED;
     int status = EXIT_FAILED;
     fitted.samples = line->samples > 0 ? line->samples : 1;
     if (fit_context(&fitted, &tokenizer, line, error) == 0 &&
-        sample_model_open(&model, &fitted, from, error) == 0) {
-        struct samples samples = {.line = line,
-                                  .tokenizer = &tokenizer,
-                                  .gpt = &model.gpt,
-                                  .options = sample_options_of(config),
-                                  .count = fitted.samples};
-        samples.options.stop = signals_catch();
-        if (sample_find_ends(&samples.options, config, &tokenizer, from, error) == 0 &&
-            print_prompts(&samples, error) == 0)
-            status = *samples.options.stop ? EXIT_SIGNAL + *samples.options.stop : EXIT_DONE;
-        sample_model_close(&model);
+        sample_model_open(&sampled, &fitted, from, error) == 0) {
+        struct samples samples = {.line = line, .tokenizer = &tokenizer, .count = fitted.samples};
+        struct sample_options options = sample_options_of(config);
+        options.stop = signals_catch();
+        options.vocabulary = tokenizer.vocab_size;
+        if (sample_find_ends(&options, config, &tokenizer, from, error) == 0 &&
+            sampler_open(&samples.sampler, &sampled.model, &options, error) == 0) {
+            if (print_prompts(&samples, error) == 0)
+                status = *options.stop ? EXIT_SIGNAL + *options.stop : EXIT_DONE;
+            sampler_close(&samples.sampler);
+        }
+        sample_model_close(&sampled);
     }
     tokenizer_close(&tokenizer);
     return status;

@@ -6,14 +6,12 @@
 #include "data/tokenize/tokenizer.h"
 #include "data/util/error.h"
 #include "model/cli/command_line.h"
-#include "model/core/sample.h"
+#include "model/task/sample.h"
 
 /* Prints prompt, continuation and a line break to out. An empty prompt generates from the beginning
- * of a text. The fields prompt, prompt_length, vocabulary, emit and context of `options` are
- * ignored: this function sets them. */
-int print_sample(FILE *out, struct sample_result *result, struct gpt *gpt,
-                 const struct tokenizer *tokenizer, const char *prompt,
-                 const struct sample_options *options, struct error *error);
+ * of a text. Sets the prompt, emit and context of the sampler's options. */
+int print_sample(FILE *out, struct sample_result *result, struct sampler *sampler,
+                 const struct tokenizer *tokenizer, const char *prompt, struct error *error);
 
 /* Returns the options of the config, without a prompt. */
 struct sample_options sample_options_of(const struct config *config);

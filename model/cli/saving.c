@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "data/util/min_max.h"
+#include "data/util/note.h"
 #include "data/util/progress.h"
 #include "model/io/checkpoint.h"
 
@@ -21,7 +22,7 @@ int saving_check_disk_space(const struct trainer *trainer, const char *directory
     if (config->checkpoint.keep_best) count = ++more; /* the number of best ones is unknown */
     if (checkpoint_check_disk_space(trainer, directory, 1, error)) return -1;
     if (checkpoint_check_disk_space(trainer, directory, MIN(count, more), &warning))
-        fprintf(stderr, "warning: %s\n", warning.text);
+        note_error(stderr, "warning", &warning);
     return 0;
 }
 
@@ -34,11 +35,11 @@ void saving_open(struct saving *saving, struct trainer *trainer, struct report *
     checkpoint_writer_open(&saving->writer, trainer, directory);
     if (snapshot_wanted(trainer->config) &&
         checkpoint_writer_open_snapshot(&saving->writer, &reason))
-        fprintf(stderr, "note: training waits while checkpoints are written: %s\n", reason.text);
+        note(stderr, "note", "training waits while checkpoints are written: %s", reason.text);
 }
 
 void saving_warn(int64_t step, const struct error *error) {
-    fprintf(stderr, "warning: step %" PRId64 " was not saved: %s\n", step, error->text);
+    note(stderr, "warning", "step %" PRId64 " was not saved: %s", step, error->text);
 }
 
 /* Reports the outcome of a checkpoint. Returns -1, with the message, if the run has to end. */
@@ -48,7 +49,6 @@ static int report_outcome(struct saving *saving, int status, int64_t step, const
     if (status < 0 && config->checkpoint.on_error == CONFIG_ON_ERROR_STOP) return -1;
     report_pause(saving->report);
     if (status < 0) saving_warn(step, error);
-    if (status == RESULT_WARNED) fprintf(stderr, "warning: %s\n", error->text);
     error->text[0] = 0;
     if (status < 0) return 0;
     saving->saved = step;
@@ -61,6 +61,7 @@ int saving_end(struct saving *saving, struct error *error) {
     char path[FILE_PATH_MAX];
     if (saving->begun < 0) return 0;
     int64_t step = saving->begun;
+    report_pause(saving->report);
     int status = checkpoint_writer_end(&saving->writer, path, error);
     saving->begun = -1;
     saving->writing_seconds += saving->writer.seconds;
@@ -84,10 +85,10 @@ static void watch(struct saving *saving, int64_t step, double loss) {
     if (saving->not_finite_since == 0) saving->not_finite_since = step;
     if (saving->warned) return;
     report_pause(saving->report);
-    fprintf(stderr,
-            "warning: loss is not finite since step %" PRId64 ": lower optimizer.lr, or raise "
-            "optimizer.warmup_steps; no checkpoint is saved meanwhile\n",
-            step);
+    note(stderr, "warning",
+         "loss is not finite since step %" PRId64
+         ": lower optimizer.lr, or raise optimizer.warmup_steps; no checkpoint is saved meanwhile",
+         step);
     saving->warned = true;
 }
 
@@ -120,7 +121,10 @@ static int save(struct saving *saving, struct error *error) {
 
 int saving_save(struct saving *saving, struct error *error) {
     const struct trainer *trainer = saving->writer.trainer;
-    if (trainer->state.step >= trainer->config->train.steps) return 0; /* saving_finish follows */
+    if (trainer->state.step >= trainer->config->train.steps) {
+        saving->saved = -1; /* saving_finish follows, also if the run resumed from this step */
+        return 0;
+    }
     if (saving->not_finite_since) return 0;
     double began = progress_clock();
     int status = save(saving, error);
@@ -145,8 +149,8 @@ int saving_finish(struct saving *saving, struct error *error) {
     for (int i = 0; i < 30 && saving_in_progress(saving); i++) usleep(10000);
     if (saving_in_progress(saving)) {
         report_pause(saving->report);
-        fprintf(stderr, "waiting until the checkpoint of step %" PRId64 " is written\n",
-                saving->begun);
+        note(stderr, "note", "waiting until the checkpoint of step %" PRId64 " is written",
+             saving->begun);
     }
     if (saving_end(saving, error)) return -1;
     if (saving->saved == step) return 0;

@@ -8,14 +8,14 @@
 #include <stdio.h>
 
 #include "data/util/error.h"
-#include "model/io/checkpoint_writer.h"
 #include "model/cli/report.h"
-#include "model/core/trainer.h"
+#include "model/io/checkpoint_writer.h"
+#include "model/optimize/trainer.h"
 
 struct saving {
     struct report *report;
     struct checkpoint_writer writer;
-    int64_t saved; /* step of the newest complete checkpoint, or of the start */
+    int64_t saved; /* step of the newest complete checkpoint, or of the start; -1: outdated */
     int64_t begun; /* step of the checkpoint being written, or -1 */
     int64_t count; /* number of checkpoints before the last step */
     /* First step since the last finite loss of a step; 0: none. */

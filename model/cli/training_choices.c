@@ -19,7 +19,7 @@ int training_choices_open(struct training_choices *questions, struct trainer *tr
     *questions = (struct training_choices){.open = config->eval.choices[0] != '\0'};
     if (!questions->open) return 0;
     if (open_choices(&questions->choices, config, from, error)) return -1;
-    return scorer_open(&questions->scorer, &trainer->gpt, error);
+    return scorer_open(&questions->scorer, &trainer->model, error);
 }
 
 void training_choices_close(struct training_choices *questions) {

@@ -5,7 +5,7 @@
 
 #include "data/util/error.h"
 #include "model/choices/choices.h"
-#include "model/core/trainer.h"
+#include "model/optimize/trainer.h"
 
 struct training_choices {
     bool open; /* false without eval.choices */

@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 #include "data/util/error.h"
-#include "model/core/trainer.h"
+#include "model/optimize/trainer.h"
 
 /* Records the loss of a validation after `step`. True if it is finite and the lowest so far. */
 bool validation_record(struct best_validation *best, int64_t step, double loss);

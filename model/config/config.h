@@ -12,8 +12,12 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 
+#include "data/tokenize/tokenizer.h"
+#include "kernels/backend.h"
 #include "kernels/dtype.h"
+#include "model/architecture/activations.h"
 #include "model/architecture/architecture.h"
 #include "model/architecture/parts.h"
 #include "model/architecture/presets.h"
@@ -21,7 +25,7 @@
 enum {
     CONFIG_STRING_MAX = 512,           /* bytes of a string value, with the final NUL */
     CONFIG_WORDS_MAX = 12,             /* entries of a list value */
-    CONFIG_OPTION_LIMIT = 176,         /* rows the table may have */
+    CONFIG_OPTION_LIMIT = 224,         /* rows the table may have */
     CONFIG_FILE_MAX = 1 << 20,         /* bytes of a config file */
     CONFIG_HEAD_MAX = 256,             /* n_embd / n_head at most */
     CONFIG_MICRO_TOKENS_MAX = 1 << 24, /* tokens in a micro-batch */
@@ -53,9 +57,6 @@ static inline bool config_precision_quantizes(enum config_precision precision) {
 static inline bool config_precision_has_blocks(enum config_precision precision) {
     return precision > CONFIG_PRECISION_FP8 && precision < CONFIG_PRECISION_AUTO;
 }
-enum config_device { CONFIG_DEVICE_AUTO, CONFIG_DEVICE_CPU, CONFIG_DEVICE_CUDA };
-/* The same values as enum autotune (kernels/backend.h). */
-enum config_autotune { CONFIG_AUTOTUNE_OFF, CONFIG_AUTOTUNE_AUTO, CONFIG_AUTOTUNE_ON };
 enum config_preset {
     CONFIG_PRESET_NONE,
 #define X(NAME, ...) CONFIG_PRESET_##NAME,
@@ -63,19 +64,26 @@ enum config_preset {
 #undef X
 };
 /* Hugging Face class written to config.json where several classes fit. */
-enum config_class { CONFIG_CLASS_AUTO, CONFIG_CLASS_MISTRAL };
-/* The same values as enum tokenizer_kind (data/tokenize/tokenizer.h). */
-enum config_tokenizer { CONFIG_TOKENIZER_BYTES, CONFIG_TOKENIZER_GPT2, CONFIG_TOKENIZER_FILES };
+enum config_class { CONFIG_CLASS_AUTO, CONFIG_CLASS_MISTRAL, CONFIG_CLASS_SEED_OSS };
+/* Sequences of rows; auto: whole if masks mark these, else cut. */
+enum config_pack { CONFIG_PACK_AUTO, CONFIG_PACK_WHOLE, CONFIG_PACK_CUT };
 enum config_schedule {
     CONFIG_SCHEDULE_COSINE,
     CONFIG_SCHEDULE_LINEAR,
     CONFIG_SCHEDULE_CONSTANT,
     CONFIG_SCHEDULE_WSD,
 };
-/* X(NAME, name): update rules (model/core/update_rule.h). */
-#define OPTIMIZERS(X) X(ADAMW, adamw) X(MUON, muon) X(LION, lion) X(SGD, sgd)
+/* X(NAME, name, keys): update rules (model/core/update_rule.h), and the keys of the block
+ * "optimizer" that are used only if a rule that lists them is set. */
+#define OPTIMIZERS(X)                                                         \
+    X(ADAMW, adamw, "beta1 beta2 eps")                                        \
+    X(MUON, muon,                                                             \
+      "beta1 beta2 eps momentum nesterov adamw_lr scale newton_schulz_steps " \
+      "newton_schulz_dtype")                                                  \
+    X(LION, lion, "beta1 beta2")                                              \
+    X(SGD, sgd, "momentum nesterov")
 enum config_optimizer {
-#define X(NAME, name) CONFIG_OPTIMIZER_##NAME,
+#define X(NAME, ...) CONFIG_OPTIMIZER_##NAME,
     OPTIMIZERS(X)
 #undef X
 };
@@ -109,26 +117,48 @@ enum config_recipe {
 };
 enum config_format { CONFIG_FORMAT_HYBRID, CONFIG_FORMAT_E4M3 };
 enum config_scales { CONFIG_SCALES_UP, CONFIG_SCALES_FLOOR };
-/* The same values as enum matmul_sums (kernels/kernels.h). */
-enum config_sums { CONFIG_SUMS_EXACT, CONFIG_SUMS_HOPPER, CONFIG_SUMS_ADA };
-/* X(NAME, name): losses. All but language are those of pairs of answers
- * (kernels/preference_args.h), whose enum has the same order. */
-#define OBJECTIVES(X) \
-    X(LANGUAGE, language) X(DPO, dpo) X(IPO, ipo) X(ORPO, orpo) X(KTO, kto) X(SIMPO, simpo)
+/* Rows of data: texts, prompts with two answers or with one and a label, or prompts alone. */
+enum config_rows { CONFIG_ROWS_TEXT, CONFIG_ROWS_PAIRS, CONFIG_ROWS_LABELLED, CONFIG_ROWS_PROMPTS };
+/* X(NAME, name, ROWS, has_reference, nll_weight, keys): losses, the rows that each reads, true if
+ * it compares answers with a reference model's, the default of objective.nll_weight, and its keys,
+ * in the block "objective" and used if it is set. model/task/objective.h has all else. */
+#define OBJECTIVES(X)                                                          \
+    X(LANGUAGE, language, TEXT, false, 0, "")                                  \
+    X(DPO, dpo, PAIRS, true, 0, "beta label_smoothing nll_weight")             \
+    X(IPO, ipo, PAIRS, true, 0, "beta nll_weight")                             \
+    X(ORPO, orpo, PAIRS, false, 1, "beta nll_weight")                          \
+    X(KTO, kto, LABELLED, true, 0, "beta desirable_weight undesirable_weight") \
+    X(SIMPO, simpo, PAIRS, false, 0, "beta label_smoothing nll_weight gamma")  \
+    X(GRPO, grpo, PROMPTS, false, 0, "")
 enum config_objective {
-#define X(NAME, name) CONFIG_OBJECTIVE_##NAME,
+#define X(NAME, ...) CONFIG_OBJECTIVE_##NAME,
     OBJECTIVES(X)
 #undef X
 };
-enum config_recompute { CONFIG_RECOMPUTE_NONE, CONFIG_RECOMPUTE_GELU, CONFIG_RECOMPUTE_LAYER };
+/* Kinds of GRPO's loss, by the names of TRL: X(NAME, name). */
+#define GRPO_LOSSES(X)  \
+    X(DAPO, dapo)       \
+    X(GRPO, grpo)       \
+    X(BNPO, bnpo)       \
+    X(DR_GRPO, dr_grpo) \
+    X(CISPO, cispo)
+enum config_grpo_loss {
+#define X(NAME, ...) CONFIG_GRPO_##NAME,
+    GRPO_LOSSES(X)
+#undef X
+};
+enum config_importance { CONFIG_IMPORTANCE_TOKEN, CONFIG_IMPORTANCE_SEQUENCE };
+enum config_scale_rewards { CONFIG_REWARDS_GROUP, CONFIG_REWARDS_BATCH, CONFIG_REWARDS_NONE };
 enum config_base {
     CONFIG_BASE_AUTO,
     CONFIG_BASE_FLOAT32,
     CONFIG_BASE_BFLOAT16,
     CONFIG_BASE_FLOAT16,
     CONFIG_BASE_NF4,
-    CONFIG_BASE_FP8
+    CONFIG_BASE_FP8,
+    CONFIG_BASE_FP8_BLOCK
 };
+enum config_reference { CONFIG_REFERENCE_START, CONFIG_REFERENCE_BASE };
 enum config_adapter { CONFIG_ADAPTER_NONE, CONFIG_ADAPTER_LORA };
 enum config_shard { CONFIG_SHARD_OPTIMIZER, CONFIG_SHARD_NONE };
 enum config_on_error { CONFIG_ON_ERROR_STOP, CONFIG_ON_ERROR_CONTINUE };
@@ -147,11 +177,11 @@ struct config_words {
 struct config {
     char name[CONFIG_STRING_MAX];
     enum config_precision precision;
-    enum config_device device;
+    enum device device;
     int64_t seed;
     int64_t threads; /* 0: all cores */
     bool tf32, cuda_graphs, cuda_wgmma;
-    enum config_autotune autotune;
+    enum autotune autotune;
     double autotune_seconds;
     char run_dir[CONFIG_STRING_MAX];
     struct {
@@ -159,7 +189,7 @@ struct config {
 #define X(size) int64_t size;
         MODEL_SIZES(X)
 #undef X
-#define X(type, part) type part;
+#define X(type, part, ...) type part;
         MODEL_PARTS(X)
 #undef X
         enum config_class type;
@@ -179,8 +209,9 @@ struct config {
         char train[CONFIG_STRING_MAX]; /* "tales" or a glob of token shards */
         char val[CONFIG_STRING_MAX];   /* the same, or "": no validation */
         int64_t seq_len;
-        bool isolate; /* computed by setup_isolation if it is not given */
-        enum config_tokenizer tokenizer;
+        bool isolate; /* computed by setup_documents if it is not given */
+        enum config_pack pack;
+        enum tokenizer_kind tokenizer;
         char tokenizer_dir[CONFIG_STRING_MAX]; /* "": setup_tokenizer searches for it */
     } data;
     struct {
@@ -191,11 +222,32 @@ struct config {
         double minutes;   /* limit for one process; 0: no limit */
         int64_t micro_batch_size, grad_accum_steps;
         int64_t batch_tokens; /* 0: grad_accum_steps applies */
-        enum config_recompute recompute;
+        enum recompute recompute;
     } train;
     struct {
         double beta, label_smoothing, nll_weight, gamma, desirable_weight, undesirable_weight;
+        enum config_reference reference;
+        bool dropout;
     } objective;
+    struct {
+        enum config_grpo_loss loss_type;
+        enum config_importance importance_sampling_level;
+        int64_t num_generations, max_completion_length, num_iterations;
+        double temperature;
+        double epsilon, epsilon_high; /* epsilon_high 0: epsilon */
+        double delta;                 /* 0: none */
+        double beta;
+        bool use_bias_correction_kl;
+        enum config_scale_rewards scale_rewards;
+        bool mask_truncated_completions;
+        char stop[CONFIG_STRING_MAX]; /* "": none */
+    } grpo;
+    struct {
+        char command[CONFIG_STRING_MAX]; /* "": the answer's match */
+        double timeout;                  /* seconds */
+        char match[CONFIG_STRING_MAX];   /* member of rows */
+        char pattern[CONFIG_STRING_MAX]; /* POSIX extended; "": all of a completion */
+    } reward;
     struct {
         char logits[CONFIG_STRING_MAX]; /* folder that --logits wrote; "": no distillation */
         double alpha, temperature;
@@ -233,7 +285,6 @@ struct config {
         bool power_of_two;
         int64_t amax_history_length, margin;
         bool fast_accumulation, require;
-        enum config_sums sums;
     } fp8;
     struct {
         enum config_format format;
@@ -300,9 +351,70 @@ struct config {
     struct config_words removed; /* keys of an earlier version that changed its run */
     int64_t rank_count;          /* processes that train together, set by their launcher; >= 1 */
     int64_t distill_top;         /* stored logits of a token, set by setup_distillation; 0: none */
+    int64_t packed_sequences;    /* of data.train if they are packed whole, set by setup_documents;
+                                  * 0: the text is cut, or not open */
+    double masked_share;         /* share of the targets of data.train that do not count; 0: less
+                                  * than a sixteenth. Set by setup_documents */
     int64_t samples; /* texts that a model for sampling generates at once, set by the command that
                       * opens it; 0 means one */
 
     /* enum config_source of each row of the table; read it with config_given(). */
     unsigned char sources[CONFIG_OPTION_LIMIT];
 };
+
+/* True if the name of a text is that of a built-in corpus. */
+static inline bool config_is_built_in(const char *text) {
+    return strcmp(text, "tales") == 0 || strcmp(text, "sums") == 0;
+}
+
+/* Returns the rows of data that the objective reads. */
+static inline enum config_rows config_rows(const struct config *config) {
+#define X(NAME, name, ROWS, ...) CONFIG_ROWS_##ROWS,
+    static const enum config_rows rows[] = {OBJECTIVES(X)};
+#undef X
+    return rows[config->train.objective];
+}
+
+static inline bool config_reads_text(const struct config *config) {
+    return config_rows(config) == CONFIG_ROWS_TEXT;
+}
+
+/* True if rows become two documents each. */
+static inline bool config_reads_pairs(const struct config *config) {
+    return config_rows(config) == CONFIG_ROWS_PAIRS || config_rows(config) == CONFIG_ROWS_LABELLED;
+}
+
+static inline bool config_reads_prompts(const struct config *config) {
+    return config_rows(config) == CONFIG_ROWS_PROMPTS;
+}
+
+/* Returns the number of texts that a run generates at once while it trains; 0: none. */
+static inline int64_t config_texts(const struct config *config) {
+    return config_reads_prompts(config) ? config->grpo.num_generations : config->sample.every > 0;
+}
+
+/* Returns the number of samples that a step has of each sequence of the data. */
+static inline int64_t config_draws(const struct config *config) {
+    return config_reads_prompts(config) ? config->grpo.num_generations : 1;
+}
+
+/* True if the objective compares answers with those of a reference model. */
+static inline bool config_has_reference(const struct config *config) {
+#define X(NAME, name, ROWS, has_reference, ...) has_reference,
+    static const bool has[] = {OBJECTIVES(X)};
+#undef X
+    return has[config->train.objective];
+}
+
+/* Returns the default of objective.nll_weight. */
+static inline double config_nll_weight(const struct config *config) {
+#define X(NAME, name, ROWS, has_reference, nll_weight, ...) nll_weight,
+    static const double weights[] = {OBJECTIVES(X)};
+#undef X
+    return weights[config->train.objective];
+}
+
+/* True if the objective has the dropout that the config asks for. */
+static inline bool config_drops(const struct config *config) {
+    return config_reads_text(config) || config->objective.dropout;
+}

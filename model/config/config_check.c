@@ -2,9 +2,12 @@
 
 #include "data/util/fraction.h"
 #include "data/util/min_max.h"
+#include "data/util/note.h"
+#include "data/util/program_names.h"
 #include "data/util/utf8.h"
 #include "model/architecture/adapters.h"
 #include "model/config/config_keys.h"
+#include "model/config/config_print.h"
 #include "model/config/precision_switch.h"
 
 #include <inttypes.h>
@@ -12,7 +15,10 @@
 #include <stdarg.h>
 #include <string.h>
 
-enum { NAME_BYTES_MAX = 200 }; /* a file name has at most 255; the rest is for suffixes */
+enum {
+    NAME_BYTES_MAX = 200,  /* a file name has at most 255; the rest is for suffixes */
+    WARMUP_CUT_LEAST = 20, /* steps; with fewer the quickstart's loss rises from 5.5 to up to 10 */
+};
 static const double PARAMETERS_MAX = 1e12;   /* a thousand times the largest preset */
 static const double RUN_TOKENS_MAX = 0x1p53; /* counted in int64, written as JSON numbers */
 
@@ -39,7 +45,7 @@ static int source_of(const struct config *config, const char *key) {
 /* A part that is initialized twice has the family's value first, then the model's own. */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Woverride-init"
-static const struct gpt_shape presets[] = {MODEL_PRESETS(X)};
+static const struct model_shape presets[] = {MODEL_PRESETS(X)};
 #pragma GCC diagnostic pop
 #undef X
 
@@ -52,13 +58,13 @@ static bool preset_sets(struct config *config, const char *key) {
 }
 
 static void fill_from_preset(struct config *config) {
-    const struct gpt_shape *preset = &presets[config->model.preset];
+    const struct model_shape *preset = &presets[config->model.preset];
     if (config->model.preset == CONFIG_PRESET_NONE) return;
 #define X(size) \
     if (preset_sets(config, "model." #size)) config->model.size = preset->size;
     MODEL_SIZES(X)
 #undef X
-#define X(type, part) \
+#define X(type, part, ...) \
     if (preset_sets(config, "model." #part)) config->model.part = preset->part;
     MODEL_PARTS(X)
 #undef X
@@ -80,27 +86,32 @@ static void leave_out_validation(struct config *config) {
     config->eval.every = 0;
 }
 
+/* Returns the steps at the end that the warmup must leave to the decay. */
+static int64_t decay_steps(const struct config *config) {
+    if (config->optimizer.schedule != CONFIG_SCHEDULE_WSD) return 0;
+    return fraction_of(config->optimizer.decay_fraction, config->train.steps, FRACTION_DOWN);
+}
+
 /* The warmup of a config file may exceed the steps of --set, which are few for a first try, or
  * those of train.epochs. */
 static void cut_warmup(struct config *config) {
+    const int64_t steps = config->train.steps, longest = steps - decay_steps(config);
     if (config_given_by_flag(config, "optimizer.warmup_steps") ||
-        config->optimizer.warmup_steps <= config->train.steps)
+        config->optimizer.warmup_steps <= longest)
         return;
-    config->optimizer.warmup_steps = config->train.steps / 10;
+    config->optimizer.warmup_steps = MIN(MAX(steps / 2, WARMUP_CUT_LEAST), longest);
     config->warmup_cut = true;
 }
 
 void config_resolve(struct config *config) {
-    if (config->data.tokenizer == CONFIG_TOKENIZER_GPT2 && !config->model.init_from[0] &&
+    if (config->data.tokenizer == TOKENIZER_GPT2 && !config->model.init_from[0] &&
         !config_given(config, "model.vocab_size"))
         config->model.vocab_size = 50257;
     fill_from_preset(config);
-    if (config->train.objective == CONFIG_OBJECTIVE_ORPO &&
-        !config_given(config, "objective.nll_weight"))
-        config->objective.nll_weight = 1;
+    if (!config_given(config, "objective.nll_weight"))
+        config->objective.nll_weight = config_nll_weight(config);
     /* Answers are documents of their own, and a printed false would be refused. */
-    if (config->train.objective != CONFIG_OBJECTIVE_LANGUAGE &&
-        !config_given(config, "data.isolate"))
+    if (config_reads_pairs(config) && !config_given(config, "data.isolate"))
         config->data.isolate = true;
     if (!config_given(config, "data.val") && strcmp(config->data.train, "tales") != 0)
         config->data.val[0] = '\0';
@@ -109,14 +120,17 @@ void config_resolve(struct config *config) {
         config->train.epochs = 0;
     if (config->train.epochs == 0 && config_given_by_flag(config, "train.steps"))
         cut_warmup(config);
-    int64_t micro = config->train.micro_batch_size * config->data.seq_len;
-    if (config->train.batch_tokens >= micro)
-        config->train.grad_accum_steps = config->train.batch_tokens / micro;
+    /* Not divided by a product, which overflows where seq_len is that of any length. */
+    int64_t rows = config->train.batch_tokens / config->data.seq_len;
+    if (rows >= config->train.micro_batch_size)
+        config->train.grad_accum_steps = rows / config->train.micro_batch_size;
 }
 
 int config_split_batch(struct config *config, int rank_count, struct error *error) {
     int64_t tokens = config->train.batch_tokens;
     int64_t micro = config->train.micro_batch_size * config->data.seq_len * rank_count;
+    if (config_reads_prompts(config) && rank_count > 1)
+        return fail(error, "train.objective grpo trains on one rank only\nstart a single process");
     config->rank_count = rank_count;
     if (tokens == 0) return 0;
     config->train.grad_accum_steps = tokens / micro;
@@ -129,16 +143,17 @@ int config_split_batch(struct config *config, int rank_count, struct error *erro
 }
 
 int64_t config_parameter_count(const struct config *config) {
-    struct gpt_shape shape = config_shape(config);
+    struct model_shape shape = config_shape(config);
     return shape_parameter_count(&shape);
 }
 
 int config_refuse(const struct config_check *check, const char *key, const char *format, ...) {
     char where[CONFIG_WHERE_MAX];
+    char named[PROGRAM_TEXT_MAX];
     struct error message;
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(message.text, sizeof message.text, format, arguments);
+    vsnprintf(message.text, sizeof message.text, program_format(named, format), arguments);
     va_end(arguments);
     config_where(where, check->origins, row_of(key));
     return fail(check->error, "%s: %s", where, message.text);
@@ -155,23 +170,41 @@ static int check_name(const struct config_check *check) {
     const char *hint = "it names the run's folder; give another one with the key name.";
     if (length == 0 || length > NAME_BYTES_MAX)
         return config_refuse(check, "name",
-                             "the run's name has %zu bytes, but must have 1 to %d:\n%s", length,
+                             "the run's name has %zu bytes, but must have 1 to %d: %s", length,
                              (int)NAME_BYTES_MAX, hint);
     if (name[0] == '.' || strchr(name, '/'))
         return config_refuse(check, "name",
-                             "the run's name \"%.80s\" must not begin with a dot or hold a /:\n%s",
+                             "the run's name \"%.80s\" must not begin with a dot or hold a /: %s",
                              name, hint);
     char masked[CONFIG_STRING_MAX];
     memcpy(masked, name, length + 1);
     if (strpbrk(name, "\t\n") || strcmp(utf8_mask(masked), name) != 0)
-        return config_refuse(check, "name", "the run's name holds a control character:\n%s", hint);
+        return config_refuse(check, "name", "the run's name holds a control character: %s", hint);
     return 0;
 }
 
 /* Values for which the frequencies of yarn and dynamic scaling would not be finite or in order. A
  * config.json of Hugging Face has no longest context of a model with dynamic scaling. */
-static int check_rope(const struct config_check *check, const struct gpt_shape *s) {
+static int check_rope(const struct config_check *check, const struct model_shape *s) {
     const double longest = s->rope_factor * (double)s->rope_original_positions;
+    if (shape_rotary(s) < 2 || shape_rotary(s) % 2 ||
+        (shape_rotary(s) < s->head_dim && s->rope_scaling != ROPE_UNSCALED))
+        return config_refuse(check, "model.partial_rotary_factor",
+                             "the rotated part of a head has %" PRId64 " of %" PRId64
+                             " columns: it must be"
+                             " even, and a part\nneeds model.rope_scaling \"none\".",
+                             shape_rotary(s), s->head_dim);
+    if ((s->qk_norm && (s->rope_interleaved || s->query_scaling_beta > 0)) ||
+        (s->query_scaling_beta > 0 && s->rope_theta_window > 0))
+        return config_refuse(check, s->qk_norm ? "model.qk_norm" : "model.rope_theta_window",
+                             "model.rope_interleaved and model.query_scaling_beta need queries "
+                             "without a norm,\nand the latter one model.rope_theta.");
+    if (s->query_scaling_beta > 0 && check->config->data.isolate &&
+        check->config->data.seq_len > s->rope_original_positions)
+        return config_refuse(check, "data.isolate",
+                             "model.query_scaling_beta scales queries by their position in the "
+                             "sequence, not in\ntheir document: data.seq_len must be at most "
+                             "model.rope_original_positions.");
     if (s->rope_scaling == ROPE_YARN && s->rope_theta <= 1)
         return config_refuse(check, later_key(check, "model.rope_theta", "model.rope_scaling"),
                              "yarn scaling needs a model.rope_theta above 1.");
@@ -185,7 +218,7 @@ static int check_rope(const struct config_check *check, const struct gpt_shape *
     if (s->rope_scaling == ROPE_DYNAMIC && (double)s->n_positions > longest)
         return config_refuse(check, later_key(check, "model.n_positions", "model.rope_scaling"),
                              "model.n_positions is %" PRId64
-                             ", but dynamic scaling reaches %.10g positions,\n"
+                             ", but dynamic scaling reaches %.10g positions, "
                              "model.rope_factor * model.rope_original_positions.",
                              s->n_positions, floor(longest));
     return 0;
@@ -194,18 +227,18 @@ static int check_rope(const struct config_check *check, const struct gpt_shape *
 /* Checks the number and size of heads. */
 static int check_heads(const struct config_check *check) {
     const struct config *c = check->config;
-    struct gpt_shape s = config_shape(c);
+    struct model_shape s = config_shape(c);
     if (!c->model.head_dim && s.n_embd % s.n_head != 0)
         return config_refuse(
             check, later_key(check, "model.n_embd", "model.n_head"),
             "model.n_embd is %" PRId64 " and model.n_head is %" PRId64
-            ":\nn_embd must be a multiple of n_head, since each head takes an equal part.",
+            ": n_embd must be a multiple of n_head, since each head takes an equal part.",
             s.n_embd, s.n_head);
     if (s.head_dim > CONFIG_HEAD_MAX)
         return config_refuse(
             check, later_key(check, "model.n_embd", "model.n_head"),
             "the head size, model.n_embd / model.n_head, is %" PRId64
-            ";\nattention handles at most %d. Raise n_head, to at least %" PRId64 ".",
+            "; attention handles at most %d. Raise n_head, to at least %" PRId64 ".",
             s.head_dim, (int)CONFIG_HEAD_MAX, (s.n_embd + CONFIG_HEAD_MAX - 1) / CONFIG_HEAD_MAX);
     if (s.n_head % s.n_kv_head != 0)
         return config_refuse(check, later_key(check, "model.n_head", "model.n_kv_head"),
@@ -215,7 +248,7 @@ static int check_heads(const struct config_check *check) {
     if (s.positions == POSITIONS_ROPE && s.head_dim % 2 != 0)
         return config_refuse(check, later_key(check, "model.positions", "model.head_dim"),
                              "the head size is %" PRId64
-                             ", but rope turns pairs of columns:\nit must be even.",
+                             ", but rope turns pairs of columns: it must be even.",
                              s.head_dim);
     if (s.rope_scaling == ROPE_LLAMA3 && s.rope_low_freq_factor >= s.rope_high_freq_factor)
         return config_refuse(
@@ -233,13 +266,28 @@ static int check_norms(const struct config_check *check) {
                          "%s needs the norm that Gemma has: model.norm \"rmsnorm\".", key);
 }
 
+static int check_delta(const struct config_check *check) {
+    const struct model_shape s = config_shape(check->config);
+    if (s.full_attention_interval == 0) return 0;
+    if (s.norm != NORM_RMSNORM || s.bias != BIAS_NONE || s.fused != FUSED_NONE)
+        return config_refuse(check, "model.full_attention_interval",
+                             "model.full_attention_interval needs parts of Qwen3.5: model.norm "
+                             "\"rmsnorm\", model.bias \"none\" and model.fused \"none\".");
+    if (s.linear_num_value_heads % s.linear_num_key_heads == 0) return 0;
+    return config_refuse(
+        check, later_key(check, "model.linear_num_value_heads", "model.linear_num_key_heads"),
+        "model.linear_num_value_heads is %" PRId64 " and model.linear_num_key_heads is %" PRId64
+        ".\nThe first must be a multiple of the second.",
+        s.linear_num_value_heads, s.linear_num_key_heads);
+}
+
 static int check_model(const struct config_check *check) {
     const struct config *c = check->config;
     int64_t vocabulary = c->model.vocab_size;
-    if (check_heads(check) || check_norms(check)) return -1;
+    if (check_heads(check) || check_norms(check) || check_delta(check)) return -1;
     /* Positions begin anew in each document of a pair, and the loader cuts those that are longer.
      */
-    if (c->train.objective == CONFIG_OBJECTIVE_LANGUAGE && c->data.seq_len > c->model.n_positions)
+    if (!config_reads_pairs(c) && c->data.seq_len > c->model.n_positions)
         return config_refuse(
             check, later_key(check, "data.seq_len", "model.n_positions"),
             "data.seq_len is %" PRId64 ", but the model has only model.n_positions = "
@@ -251,8 +299,8 @@ static int check_model(const struct config_check *check) {
         return config_refuse(check, later_key(check, "model.vocab_size", "data.tokenizer"),
                              "model.vocab_size is %" PRId64
                              ", but data.tokenizer \"%s\" has a token for "
-                             "each byte:\nvocab_size must be at least %" PRId64 ".",
-                             vocabulary, config_tokenizer_name(c->data.tokenizer), needed);
+                             "each byte: vocab_size must be at least %" PRId64 ".",
+                             vocabulary, tokenizer_kind_name(c->data.tokenizer), needed);
     if ((double)config_parameter_count(c) > PARAMETERS_MAX)
         return config_refuse(check, later_key(check, "model.n_embd", "model.n_layer"),
                              "the model would have %.3g parameters; at most %.3g make sense here.\n"
@@ -266,7 +314,7 @@ static int check_model(const struct config_check *check) {
  * is needed only when the run starts: a memory plan does without. */
 static int check_adapters(const struct config_check *check) {
     const struct config *c = check->config;
-    const struct gpt_shape shape = config_shape(c);
+    const struct model_shape shape = config_shape(c);
     if (c->adapter.type == CONFIG_ADAPTER_NONE && c->adapter.init_from[0])
         return config_refuse(check, "adapter.init_from",
                              "adapter.init_from names adapters, but adapter.type is none.\n"
@@ -275,14 +323,22 @@ static int check_adapters(const struct config_check *check) {
     for (int i = 0; i < c->adapter.targets.count; i++) {
         const char *name = c->adapter.targets.items[i];
         if (adapter_targets_named(&shape, name) == 0)
-            return config_refuse(check, "adapter.targets",
-                                 "adapter.targets names \"%s\", which this model does not have.\n"
-                                 "It has %s.",
-                                 name,
-                                 shape.weights_out_in
-                                     ? "q_proj, k_proj, v_proj, o_proj, gate_proj, "
-                                       "up_proj (if gated) and down_proj"
-                                     : "c_attn, c_fc and c_proj");
+            return config_refuse(
+                check, "adapter.targets",
+                "adapter.targets names \"%s\", which this model does not have.\n"
+                "It has %s.",
+                name,
+                shape.fused == FUSED_ALL ? "qkv_proj, o_proj, gate_up_proj and down_proj"
+                : is_granite4(&shape)    ? "q_proj, k_proj, v_proj, o_proj, input_linear and "
+                                           "output_linear"
+                : shape.fused        ? "q_proj, k_proj, v_proj, o_proj, gate_up_proj and down_proj"
+                : !shape.llama_names ? "c_attn, c_fc and c_proj"
+                : mlp_is_gated(shape.mlp)
+                    ? "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj and "
+                      "down_proj"
+                : shape.mlp == MLP_RELU2
+                    ? "q_proj, k_proj, v_proj, o_proj, up_proj and down_proj"
+                    : "q_proj, k_proj, v_proj, o_proj, gate_proj and down_proj");
     }
     for (enum adapter_target i = 0; i < ADAPTER_TARGET_COUNT; i++)
         if (shape.adapter_targets >> i & 1 && c->adapter.rank > adapter_rank_max(&shape, i))
@@ -296,21 +352,21 @@ static int check_adapters(const struct config_check *check) {
 
 static int check_data(const struct config_check *check) {
     const struct config *c = check->config;
-    bool tales_train = strcmp(c->data.train, "tales") == 0;
-    bool tales_val = strcmp(c->data.val, "tales") == 0;
-    if (c->data.tokenizer != CONFIG_TOKENIZER_BYTES && (tales_train || tales_val)) {
+    bool tales_train = config_is_built_in(c->data.train),
+         tales_val = config_is_built_in(c->data.val);
+    if (c->data.tokenizer != TOKENIZER_BYTES && (tales_train || tales_val)) {
         const char *key = tales_train ? "data.train" : "data.val";
         return config_refuse(check, later_key(check, "data.tokenizer", key),
-                             "%s is \"tales\", a corpus of bytes, but data.tokenizer is \"%s\".\n"
+                             "%s is \"%s\", a corpus of bytes, but data.tokenizer is \"%s\".\n"
                              "Set data.tokenizer to \"bytes\", or name token shards.",
-                             key, config_tokenizer_name(c->data.tokenizer));
+                             key, tales_train ? c->data.train : c->data.val,
+                             tokenizer_kind_name(c->data.tokenizer));
     }
     if (c->train.objective != CONFIG_OBJECTIVE_LANGUAGE && c->distill.logits[0])
         return config_refuse(check, later_key(check, "distill.logits", "train.objective"),
                              "distill.logits needs train.objective \"language\".\n"
                              "Leave one of the two out.");
-    if (c->train.objective != CONFIG_OBJECTIVE_LANGUAGE && config_given(c, "data.isolate") &&
-        !c->data.isolate)
+    if (config_reads_pairs(c) && config_given(c, "data.isolate") && !c->data.isolate)
         return config_refuse(check, later_key(check, "data.isolate", "train.objective"),
                              "data.isolate is false, but pairs of answers need it.\n"
                              "Leave it out, or set train.objective to \"language\".");
@@ -353,6 +409,57 @@ static int check_data(const struct config_check *check) {
     return 0;
 }
 
+/* Learning from rewards: what is not computed is refused here. */
+static int check_grpo(const struct config_check *check) {
+    const struct config *c = check->config;
+    const int64_t samples = c->train.micro_batch_size * c->train.grad_accum_steps;
+    if (!config_reads_prompts(c)) return 0;
+    if (samples % c->grpo.num_generations != 0)
+        return config_refuse(check,
+                             later_key(check, "grpo.num_generations", "train.micro_batch_size"),
+                             "a step has %" PRId64 " completions (train.micro_batch_size * "
+                             "train.grad_accum_steps), which grpo.num_generations,\n%" PRId64
+                             ", does not divide. Change one of them.",
+                             samples, c->grpo.num_generations);
+    if (c->grpo.max_completion_length > c->data.seq_len)
+        return config_refuse(check, later_key(check, "grpo.max_completion_length", "data.seq_len"),
+                             "grpo.max_completion_length is %" PRId64
+                             ", but a sequence has %" PRId64
+                             " tokens, prompt included.\nLower it or raise data.seq_len.",
+                             c->grpo.max_completion_length, c->data.seq_len);
+    const struct {
+        const char *key;
+        int64_t value;
+    } steps[] = {{"train.steps", c->train.steps},
+                 {"eval.every", c->eval.every},
+                 {"checkpoint.every", c->checkpoint.every}};
+    for (int i = 0; i < 3; i++)
+        if (steps[i].value % c->grpo.num_iterations != 0)
+            return config_refuse(check, later_key(check, "grpo.num_iterations", steps[i].key),
+                                 "%s is %" PRId64 ", no multiple of grpo.num_iterations, %" PRId64
+                                 ", before whose end no run is saved.\nChange one of them.",
+                                 steps[i].key, steps[i].value, c->grpo.num_iterations);
+    if (c->grpo.num_iterations > 1 && (c->train.epochs > 0 || c->precision_switch.at > 0))
+        return config_refuse(check, "grpo.num_iterations",
+                             "grpo.num_iterations above 1 does not go with train.epochs or "
+                             "precision_switch.at.\nGive train.steps instead.");
+    if (c->grpo.beta > 0 && c->adapter.type == CONFIG_ADAPTER_NONE)
+        return config_refuse(check, "grpo.beta",
+                             "grpo.beta needs adapters, without which the model is the reference.\n"
+                             "Set adapter.type to \"lora\", or grpo.beta to 0.");
+    if (c->grpo.temperature != 1 && (c->model.logit_softcap > 0 || c->eval.choices[0]))
+        return config_refuse(
+            check, "grpo.temperature",
+            "grpo.temperature other than 1 does not go with model.logit_softcap or "
+            "eval.choices.\nSet it to 1.");
+    if (c->sample.every > 0)
+        return config_refuse(
+            check, later_key(check, "sample.every", "train.objective"),
+            "sample.every does not apply to train.objective grpo: rollouts.jsonl in "
+            "the run's folder has its texts.\nSet sample.every to 0.");
+    return 0;
+}
+
 /* With train.epochs the number of steps is not known yet; config_resolve_epochs checks it. */
 static int check_schedule(const struct config_check *check) {
     const struct config *c = check->config;
@@ -363,9 +470,7 @@ static int check_schedule(const struct config_check *check) {
             "optimizer.warmup_steps is %" PRId64 ", more than train.steps, %" PRId64
             ":\nthe run would end before the warmup does. Lower optimizer.warmup_steps.",
             c->optimizer.warmup_steps, c->train.steps);
-    int64_t decay = fraction_of(c->optimizer.decay_fraction, c->train.steps, FRACTION_DOWN);
-    if (c->optimizer.schedule == CONFIG_SCHEDULE_WSD &&
-        c->optimizer.warmup_steps + decay > c->train.steps)
+    if (c->optimizer.warmup_steps + decay_steps(c) > c->train.steps)
         return config_refuse(
             check, later_key(check, "optimizer.decay_fraction", "optimizer.warmup_steps"),
             "optimizer.warmup_steps (%" PRId64 ") and optimizer.decay_fraction (%s of "
@@ -399,13 +504,14 @@ static int check_optimizer(const struct config_check *check) {
     char low[CONFIG_NUMBER_MAX], high[CONFIG_NUMBER_MAX];
     if (c->optimizer.min_lr > c->optimizer.lr)
         return config_refuse(check, later_key(check, "optimizer.min_lr", "optimizer.lr"),
-                             "optimizer.min_lr is %s, more than optimizer.lr, %s:\n"
+                             "optimizer.min_lr is %s, more than optimizer.lr, %s: "
                              "the rate falls from lr to min_lr, so min_lr must not be larger.",
                              config_format_number(low, c->optimizer.min_lr),
                              config_format_number(high, c->optimizer.lr));
-    if (c->optimizer.adamw_lr > 0 && c->optimizer.lr == 0)
+    if (c->optimizer.name == CONFIG_OPTIMIZER_MUON && c->optimizer.adamw_lr > 0 &&
+        c->optimizer.lr == 0)
         return config_refuse(check, later_key(check, "optimizer.adamw_lr", "optimizer.lr"),
-                             "optimizer.adamw_lr is %s, but optimizer.lr is 0:\n"
+                             "optimizer.adamw_lr is %s, but optimizer.lr is 0: "
                              "its schedule is that of lr, in proportion. Set lr above 0.",
                              config_format_number(low, c->optimizer.adamw_lr));
     if (c->optimizer.grad_clip > 0 && c->optimizer.grad_clip < 1e-30)
@@ -416,7 +522,7 @@ static int check_optimizer(const struct config_check *check) {
     if (c->loss_scale.min_scale > c->loss_scale.init_scale)
         return config_refuse(check,
                              later_key(check, "loss_scale.min_scale", "loss_scale.init_scale"),
-                             "loss_scale.min_scale is %s, more than loss_scale.init_scale, %s:\n"
+                             "loss_scale.min_scale is %s, more than loss_scale.init_scale, %s: "
                              "the scale starts at init_scale and never falls below min_scale.",
                              config_format_number(low, c->loss_scale.min_scale),
                              config_format_number(high, c->loss_scale.init_scale));
@@ -434,61 +540,62 @@ static int check_precision_switch(const struct config_check *check) {
     return 0;
 }
 
+/* Values that come from a model's files or are computed must be those that a config may give,
+ * because the saved config has them. */
+static int check_ranges(const struct config_check *check) {
+    char allowed[320], value[CONFIG_VALUE_MAX];
+    for (int i = 0; i < config_option_count; i++) {
+        const struct config_option *option = &config_options[i];
+        if (option->type != CONFIG_INTEGER && option->type != CONFIG_NUMBER) continue;
+        double number = config_number(check->config, option);
+        if (number >= option->minimum && number <= option->maximum) continue;
+        config_describe_allowed(option, allowed, sizeof allowed);
+        config_value_text(value, check->config, option);
+        return config_refuse(check, option->key, "%s is %s, but must be %s.", option->key, value,
+                             allowed);
+    }
+    return 0;
+}
+
 int config_check(const struct config *config, const struct config_origins *origins,
                  struct error *error) {
     struct config_check check = {config, origins, error};
+    if (check_ranges(&check)) return -1;
     if (check_name(&check)) return -1;
     if (check_model(&check)) return -1;
     if (check_adapters(&check)) return -1;
-    if (check_data(&check)) return -1;
+    if (check_data(&check) || check_grpo(&check)) return -1;
     if (config->train.epochs == 0 && check_schedule(&check)) return -1;
     if (check_optimizer(&check)) return -1;
     return check_precision_switch(&check);
 }
 
-/* Appends a line to text, truncated at size, and counts it in *count. */
-__attribute__((format(printf, 4, 5))) static void add_line(char *text, size_t size, int *count,
-                                                           const char *format, ...) {
-    size_t length = strlen(text);
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text + length, size - length, format, arguments);
-    va_end(arguments);
-    (*count)++;
-}
-
-int config_warnings(const struct config *config, char *text, size_t size) {
-    int count = 0;
-    text[0] = '\0';
+void config_warnings(const struct config *config, FILE *out) {
     if (strcmp(config->data.val, "tales") == 0 && strcmp(config->data.train, "tales") != 0)
-        add_line(text, size, &count,
-                 "data.val is the built-in corpus \"tales\", but data.train is not: the "
-                 "validation loss is that of another text\n");
-    return count;
+        note(out, "warning",
+             "data.val is the built-in corpus \"tales\", but data.train is not: the validation "
+             "loss is that of another text");
 }
 
-int config_resolve_notes(const struct config *config, char *text, size_t size) {
-    int count = 0;
-    text[0] = '\0';
+void config_resolve_notes(const struct config *config, FILE *out) {
     if (config->warmup_cut)
-        add_line(text, size, &count,
-                 "optimizer.warmup_steps is %" PRId64 ", a tenth of train.steps, which the file's "
-                 "own warmup exceeds; --set it to choose another\n",
-                 config->optimizer.warmup_steps);
+        note(out, "note",
+             "optimizer.warmup_steps is %" PRId64 ", for the file's own does not fit in %" PRId64
+             " train.steps; --set it to choose another",
+             config->optimizer.warmup_steps, config->train.steps);
     if (config->precision_switch.at > 0 && precision_switch_step(config) == config->train.steps)
-        add_line(text, size, &count,
-                 "precision_switch.at is not before the last step, so the precision stays\n");
+        note(out, "note",
+             "precision_switch.at is not before the last step, so the precision stays");
     if (config->without_val)
-        add_line(text, size, &count,
-                 "there is no validation: name its text in data.val, or set eval.every to 0\n");
+        note(out, "note",
+             "there is no validation: name its text in data.val, or set eval.every to 0");
     for (int i = 0; i < config->removed.count; i++)
-        add_line(text, size, &count,
-                 "%s was set by an earlier version; this one has no such key and ignores it\n",
-                 config->removed.items[i]);
-    return count;
+        note(out, "note",
+             "%s was set by an earlier version; this one has no such key and ignores it",
+             config->removed.items[i]);
 }
 
-int config_dimension_notes(const struct config *config, char *text, size_t size) {
+void config_dimension_notes(const struct config *config, FILE *out) {
     struct {
         const char *name;
         int64_t value;
@@ -498,13 +605,10 @@ int config_dimension_notes(const struct config *config, char *text, size_t size)
          config_shape(config).head_dim},
         {"data.seq_len", config->data.seq_len},
     };
-    int count = 0;
-    text[0] = '\0';
     for (size_t i = 0; i < sizeof dimensions / sizeof *dimensions; i++)
         if (dimensions[i].value % 8 != 0)
-            add_line(text, size, &count,
-                     "%s is %" PRId64 ", not a multiple of 8: 16-bit matrix units run slower; "
-                     "multiples of 64 suit them best\n",
-                     dimensions[i].name, dimensions[i].value);
-    return count;
+            note(out, "note",
+                 "%s is %" PRId64 ", not a multiple of 8: 16-bit matrix units run slower; "
+                 "multiples of 64 suit them best",
+                 dimensions[i].name, dimensions[i].value);
 }

@@ -2,6 +2,8 @@
  * each other. */
 #pragma once
 
+#include <stdio.h>
+
 #include "data/util/error.h"
 #include "model/config/config_read.h"
 
@@ -38,16 +40,15 @@ int config_refuse(const struct config_check *check, const char *key, const char 
 int config_check(const struct config *config, const struct config_origins *origins,
                  struct error *error);
 
-/* Writes warnings about valid settings that have no effect or are probably mistakes into text (of
- * size bytes, truncated to fit), each ended by a line break. Returns their number. */
-int config_warnings(const struct config *config, char *text, size_t size);
+/* Warns of valid settings that are probably mistakes. out: see note.h. */
+void config_warnings(const struct config *config, FILE *out);
 
-/* The same for values of the file that config_resolve replaced or reading skipped. */
-int config_resolve_notes(const struct config *config, char *text, size_t size);
+/* Notes values of the file that config_resolve replaced or reading skipped. */
+void config_resolve_notes(const struct config *config, FILE *out);
 
-/* The same for dimensions that are slow on 16-bit matrix units: n_embd, head size and seq_len that
- * are not multiples of 8. The vocabulary is padded in memory, so it is never named. */
-int config_dimension_notes(const struct config *config, char *text, size_t size);
+/* Notes dimensions that are slow on 16-bit matrix units: n_embd, head size and seq_len that are not
+ * multiples of 8. The vocabulary is padded in memory, so it is never named. */
+void config_dimension_notes(const struct config *config, FILE *out);
 
 /* Number of parameters of the model, without padding. */
 int64_t config_parameter_count(const struct config *config);

@@ -8,6 +8,7 @@
 #include "kernels/arena.h"
 #include "model/architecture/adapters.h"
 #include "model/architecture/autocast_sites.h"
+#include "model/architecture/families.h"
 
 static const char *const precision_names[] = {
 #define X(NAME, name, ...) name,
@@ -26,13 +27,18 @@ static const char *const preset_names[] = {"",
                                                NULL};
 static const char *const dtype_names[] = {"float32", "lower", NULL};
 static const char *const optimizer_names[] = {
-#define X(NAME, name) #name,
+#define X(NAME, name, ...) #name,
     OPTIMIZERS(X)
 #undef X
         NULL};
 static const char *const objective_names[] = {
-#define X(NAME, name) #name,
+#define X(NAME, name, ...) #name,
     OBJECTIVES(X)
+#undef X
+        NULL};
+static const char *const grpo_names[] = {
+#define X(NAME, name, ...) #name,
+    GRPO_LOSSES(X)
 #undef X
         NULL};
 static const char *const recipe_names[] = {
@@ -53,22 +59,26 @@ static const char *const mlp_names[] = {
     _Generic(((struct config *)0)->field_, type_ : offsetof(struct config, field_))
 #define ROW(TYPE_, type_, field_, ...) \
     { .key = #field_, .type = CONFIG_##TYPE_, .offset = FIELD_OF(type_, field_), __VA_ARGS__ }
-#define INTEGER(field_, initial_, minimum_, maximum_, ...)                      \
-    ROW(INTEGER, int64_t, field_, .initial = (initial_), .minimum = (minimum_), \
-        .maximum = (maximum_), .help = __VA_ARGS__)
-#define NUMBER(field_, initial_, minimum_, maximum_, ...)                     \
-    ROW(NUMBER, double, field_, .initial = (initial_), .minimum = (minimum_), \
-        .maximum = (maximum_), .help = __VA_ARGS__)
-#define BOOLEAN(field_, initial_, ...) \
-    ROW(BOOLEAN, bool, field_, .initial = (initial_), .maximum = 1, .help = __VA_ARGS__)
-#define STRING(field_, initial_, least_length_, ...)                            \
-    ROW(STRING, char *, field_, .text = (initial_), .minimum = (least_length_), \
-        .maximum = CONFIG_STRING_MAX - 1, .help = __VA_ARGS__)
+#define COLUMNS(used_if_, changes_) .used_if = USED_IF_##used_if_, .changes = CHANGES_##changes_
+#define INTEGER(field_, used_if_, changes_, initial_, minimum_, maximum_, ...)        \
+    ROW(INTEGER, int64_t, field_, COLUMNS(used_if_, changes_), .initial = (initial_), \
+        .minimum = (minimum_), .maximum = (maximum_), .help = __VA_ARGS__)
+#define NUMBER(field_, used_if_, changes_, initial_, minimum_, maximum_, ...)       \
+    ROW(NUMBER, double, field_, COLUMNS(used_if_, changes_), .initial = (initial_), \
+        .minimum = (minimum_), .maximum = (maximum_), .help = __VA_ARGS__)
+#define BOOLEAN(field_, used_if_, changes_, initial_, ...)                                       \
+    ROW(BOOLEAN, bool, field_, COLUMNS(used_if_, changes_), .initial = (initial_), .maximum = 1, \
+        .help = __VA_ARGS__)
+#define STRING(field_, used_if_, changes_, initial_, least_length_, ...)         \
+    ROW(STRING, char *, field_, COLUMNS(used_if_, changes_), .text = (initial_), \
+        .minimum = (least_length_), .maximum = CONFIG_STRING_MAX - 1, .help = __VA_ARGS__)
 /* gcc and clang give an enum without negative values the type unsigned int. */
-#define ENUM(field_, initial_, names_, ...) \
-    ROW(ENUM, unsigned, field_, .initial = (initial_), .names = (names_), .help = __VA_ARGS__)
-#define LIST(field_, names_, ...) \
-    ROW(LIST, struct config_words, field_, .names = (names_), .help = __VA_ARGS__)
+#define ENUM(field_, used_if_, changes_, initial_, names_, ...)                     \
+    ROW(ENUM, unsigned, field_, COLUMNS(used_if_, changes_), .initial = (initial_), \
+        .names = (names_), .help = __VA_ARGS__)
+#define LIST(field_, used_if_, changes_, names_, ...)                                      \
+    ROW(LIST, struct config_words, field_, COLUMNS(used_if_, changes_), .names = (names_), \
+        .help = __VA_ARGS__)
 #define NAMES(...)      ((const char *const[]){__VA_ARGS__, NULL})
 #define COMPUTED(rule_) .computed = rule_
 #define PRESET_RULE     "or the preset's, or init_from's"
@@ -87,24 +97,24 @@ _Static_assert(sizeof config_options / sizeof *config_options <= CONFIG_OPTION_L
 
 const struct config_block config_blocks[] = {
     {"model", "Sizes and parts of the transformer, and its initial weights."},
-    {"adapter", "Fine-tuning of low-rank adapters on a frozen model (LoRA).", .training = true},
-    {"data", "Training and validation data.", .training = true},
-    {"train", "Length of the run and size of a step.", .training = true},
-    {"objective", "Preference tuning; used with train.objective other than language only.",
-     .training = true},
-    {"distill", "Distillation from the stored logits of a teacher.", .training = true},
-    {"optimizer", "Update rule and learning rate.", .training = true},
-    {"autocast", "Operations in 16 bit when precision is not fp32.", .training = true},
-    {"fp8", "Quantization of linear layers; used with fp8 only, but for require.",
-     .training = true},
-    {"mx", "Microscaling formats; used with mxfp8 and mxfp4 only.", .training = true},
-    {"nvfp4", "Recipe of NVFP4; used with nvfp4 only.", .training = true},
-    {"precision_switch", "Another precision for the last part of a run.", .training = true},
-    {"gradients", "Storage of gradients.", .training = true},
+    {"adapter", "Fine-tuning of low-rank adapters on a frozen model (LoRA)."},
+    {"data", "Training and validation data."},
+    {"train", "Length of the run and size of a step."},
+    {"objective", "Preference tuning; used with train.objective other than language only."},
+    {"grpo", "Learning from rewards; used with train.objective grpo only."},
+    {"reward", "Rewards of completions; used with train.objective grpo only."},
+    {"distill", "Distillation from the stored logits of a teacher."},
+    {"optimizer", "Update rule and learning rate."},
+    {"autocast", "Operations in 16 bit when precision is not fp32."},
+    {"fp8", "Quantization of linear layers; used with fp8 only, but for require."},
+    {"mx", "Microscaling formats; used with mxfp8 and mxfp4 only."},
+    {"nvfp4", "Recipe of NVFP4; used with nvfp4 only."},
+    {"precision_switch", "Another precision for the last part of a run."},
+    {"gradients", "Storage of gradients."},
     {"weights", "Storage of 16-bit and of quantized weights."},
     {"offload", "What is kept in host memory."},
-    {"ranks", "Data-parallel training; see kernels/comm/README.md.", .training = true},
-    {"loss_scale", "Dynamic loss scaling; used with fp16 only.", .training = true},
+    {"ranks", "Data-parallel training; see kernels/comm/README.md."},
+    {"loss_scale", "Dynamic loss scaling; used with fp16 only."},
     {"eval", "Validation during training."},
     {"checkpoint", "Checkpoints and resuming."},
     {"sample", "Text from the model during training."},
@@ -213,12 +223,12 @@ bool config_given_by_flag(const struct config *config, const char *key) {
     return config->sources[config_option_of(key) - config_options] == CONFIG_SOURCE_FLAG;
 }
 
-struct gpt_shape config_shape(const struct config *config) {
-    struct gpt_shape shape = {
+struct model_shape config_shape(const struct config *config) {
+    struct model_shape shape = {
 #define X(size) .size = config->model.size,
         MODEL_SIZES(X)
 #undef X
-#define X(type, part) .part = config->model.part,
+#define X(type, part, ...) .part = config->model.part,
             MODEL_PARTS(X)
 #undef X
                 .padded_vocab = round_up(config->model.vocab_size, VOCAB_ALIGNMENT),
@@ -228,7 +238,13 @@ struct gpt_shape config_shape(const struct config *config) {
     if (!shape.n_inner)
         shape.n_inner =
             mlp_is_gated(shape.mlp) ? round_up(8 * shape.n_embd / 3, 64) : 4 * shape.n_embd;
-    shape.weights_out_in = !shape_is_gpt2(&shape);
+    shape.no_pre_norm &= shape.post_norm;
+    shape.qk_norm_whole &= shape.qk_norm;
+    if (shape.positions != POSITIONS_ROPE) shape.no_rope_interval = 0;
+    if (shape.positions != POSITIONS_ROPE) shape.rope_interleaved = false;
+    if (shape.positions != POSITIONS_ROPE || shape.rope_scaling != ROPE_YARN)
+        shape.query_scaling_beta = 0;
+    shape.weights_out_in = shape.llama_names = shape_family(&shape) != FAMILY_GPT2;
     if (config->adapter.type == CONFIG_ADAPTER_NONE) return shape;
     shape.adapter_rank = config->adapter.rank;
     for (int i = 0; i < config->adapter.targets.count; i++)
@@ -248,8 +264,4 @@ const char *config_preset_name(enum config_preset preset) {
 
 const char *config_precision_name(enum config_precision precision) {
     return config_name_of("precision", precision);
-}
-
-const char *config_tokenizer_name(enum config_tokenizer tokenizer) {
-    return config_name_of("data.tokenizer", tokenizer);
 }

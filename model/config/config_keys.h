@@ -14,9 +14,30 @@ enum config_type {
     CONFIG_LIST,    /* struct config_words, each name at most once; empty by default */
 };
 
+/* Conditions under which keys have an effect: USED_IF_ALWAYS, ... */
+enum config_condition {
+#define X(NAME, ...) USED_IF_##NAME,
+#include "model/config/config_conditions.inc"
+#undef X
+    CONFIG_CONDITION_COUNT
+};
+
+/* Consequences of another value when a run resumes. All but NOTHING and MODEL are notes. */
+enum config_changes {
+    CHANGES_NOTHING,        /* the numbers of the run stay the same */
+    CHANGES_TRAINING = 1,   /* only of the following steps */
+    CHANGES_SAMPLES = 2,    /* another order of samples, or other samples */
+    CHANGES_VALIDATION = 4, /* losses of validations are not comparable */
+    CHANGES_DATA = 6,       /* samples and validations */
+    CHANGES_PAIRS = 8,      /* the same, if they are pairs of answers */
+    CHANGES_MODEL = 16,     /* the weights would compute something else, so it is refused */
+};
+
 struct config_option {
     const char *key; /* "block.name", or "name" for a key of the top level */
     enum config_type type;
+    enum config_condition used_if;
+    enum config_changes changes;
     size_t offset;            /* offset of the field in struct config */
     double initial;           /* default; for an enum the index of the name */
     const char *text;         /* default of a string */
@@ -30,7 +51,6 @@ struct config_option {
 struct config_block {
     const char *name;
     const char *help;
-    bool training; /* its keys change what a run computes, so a resume notes those that changed */
 };
 
 /* Rows of one block are adjacent; those of the top level come first. Blocks have the same order. */
@@ -78,10 +98,9 @@ bool config_given(const struct config *config, const char *name);
 bool config_given_by_flag(const struct config *config, const char *key);
 
 /* Returns the sizes in config->model, without a batch. */
-struct gpt_shape config_shape(const struct config *config);
+struct model_shape config_shape(const struct config *config);
 
 /* Returns the name of an enum key's value in a config file. */
 const char *config_name_of(const char *key, unsigned value);
 const char *config_preset_name(enum config_preset preset);
 const char *config_precision_name(enum config_precision precision);
-const char *config_tokenizer_name(enum config_tokenizer tokenizer);

@@ -16,6 +16,3 @@ void config_print_synonyms(FILE *out);
 
 /* Returns the index of the closest block, or -1. */
 int config_nearest_block(const char *name, size_t length);
-
-/* Returns the index of the closest of count texts, or -1 if none is close to name[0..length). */
-int config_nearest_text(const char *const *texts, int count, const char *name, size_t length);

@@ -4,7 +4,9 @@
 #include <string.h>
 
 #include "data/util/json_escape.h"
+#include "data/util/note.h"
 #include "data/util/printed.h"
+#include "data/util/program_names.h"
 #include "model/config/config_nearest.h"
 
 static void print_names(FILE *out, const char *const *names, int count) {
@@ -220,31 +222,21 @@ void config_print_schema(FILE *out) {
     fputs("\n      }\n    }\n  }\n}\n", out);
 }
 
-/* Prints text in lines of at most `width` columns, each indented by `indent` spaces. */
-static void print_wrapped(FILE *out, const char *text, int indent, int width) {
-    int column = 0;
-    while (*text) {
-        int length = (int)strcspn(text, " ");
-        if (column > 0 && column + 1 + length > width) {
-            fputc('\n', out);
-            column = 0;
-        }
-        if (column == 0) column = fprintf(out, "%*s%.*s", indent, "", length, text);
-        else column += fprintf(out, " %.*s", length, text);
-        text += length;
-        text += strspn(text, " ");
-    }
+static void print_paragraph(FILE *out, const char *text, int indent) {
+    char named[PROGRAM_TEXT_MAX];
+    fprintf(out, "%*s", indent, "");
+    text_wrap(out, indent, indent, indent, program_text(named, text));
     fputc('\n', out);
 }
 
 static void print_option_help(FILE *out, const struct config_option *option) {
     char allowed[320], initial[160], text[512];
     fprintf(out, "  %s\n", option->key);
-    print_wrapped(out, option->help, 6, 80);
+    print_paragraph(out, option->help, 6);
     config_describe_allowed(option, allowed, sizeof allowed);
     snprintf(text, sizeof text, "%c%s. Default: %s.", allowed[0] - 'a' + 'A', allowed + 1,
              text_of(initial, sizeof initial, option, describe_default));
-    print_wrapped(out, text, 6, 80);
+    print_paragraph(out, text, 6);
 }
 
 void config_print_help(FILE *out, const char *name) {
@@ -257,7 +249,7 @@ void config_print_help(FILE *out, const char *name) {
             continue;
         if (block >= 0 && !(name && named_block < 0)) {
             fputc('\n', out);
-            print_wrapped(out, config_blocks[block].help, 2, 80);
+            print_paragraph(out, config_blocks[block].help, 2);
         }
         print_option_help(out, option);
     }

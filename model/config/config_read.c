@@ -1,5 +1,7 @@
 #include "model/config/config_read.h"
 
+#include "data/util/nearest.h"
+#include "data/util/program_names.h"
 #include "data/util/utf8.h"
 #include "data/util/json.h"
 #include "model/config/config_nearest.h"
@@ -65,7 +67,7 @@ static int refuse_value(const struct candidate *c) {
     if (cJSON_IsObject(c->json)) strcpy(found, "an object {...}");
     if (c->raw_length == 0) strcpy(found, "empty");
     config_describe_allowed(c->option, allowed, sizeof allowed);
-    return fail(c->error, "%s: %s is %s,\nbut must be %s.", c->where, c->option->key, found,
+    return fail(c->error, "%s: %s is %s, but must be %s.", c->where, c->option->key, found,
                 allowed);
 }
 
@@ -109,18 +111,20 @@ static int find_word(const struct config_option *option, const char *text) {
 }
 
 static int refuse_word(const struct candidate *c, const char *text) {
-    char found[JSON_EXCERPT_MAX], allowed[320], hint[64] = "";
+    char found[JSON_EXCERPT_MAX], allowed[320], hint[80] = "";
     int count = config_name_count(c->option);
-    int nearest = config_nearest_text(c->option->names, count, text, strlen(text));
-    static const char *const others[] = {"float32",  "fp32", "float16", "fp16",
-                                         "bfloat16", "bf16", "gpu",     "cuda"};
-    for (int i = 0; i < 8; i += 2)
+    int nearest = nearest_text(c->option->names, count, text, strlen(text));
+    static const char *const others[] = {"float32", "fp32", "float16", "fp16", "bfloat16", "bf16",
+                                         "gpu",     "cuda", "int4",    "nf4",  "4bit",     "nf4"};
+    for (int i = 0; i < 12; i += 2)
         if (strcasecmp(text, others[i]) == 0) nearest = find_word(c->option, others[i + 1]);
     if (nearest >= 0)
         snprintf(hint, sizeof hint, " Did you mean \"%s\"?", c->option->names[nearest]);
+    if (strcmp(c->option->key, "optimizer.name") == 0 && strstr(text, "8bit"))
+        snprintf(hint, sizeof hint, " 8-bit moments are optimizer.moments \"int8\".");
     json_text_excerpt(found, text, strlen(text));
     config_describe_allowed(c->option, allowed, sizeof allowed);
-    return fail(c->error, "%s: %s%s \"%s\",\nbut must be %s.%s", c->where, c->option->key,
+    return fail(c->error, "%s: %s%s \"%s\", but must be %s.%s", c->where, c->option->key,
                 c->option->type == CONFIG_LIST ? " names" : " is", found, allowed, hint);
 }
 
@@ -192,7 +196,7 @@ static void list_names(char *text, size_t size, int block) {
  * block. */
 static int refuse_name(const char *where, int block, const char *name, bool object,
                        struct error *error) {
-    char excerpt[JSON_EXCERPT_MAX], names[320], full[CONFIG_STRING_MAX];
+    char excerpt[JSON_EXCERPT_MAX], names[320], full[CONFIG_STRING_MAX], named[PROGRAM_TEXT_MAX];
     bool exact;
     size_t length =
         (size_t)snprintf(full, sizeof full, "%s%s%s", block >= 0 ? config_blocks[block].name : "",
@@ -205,7 +209,8 @@ static int refuse_name(const char *where, int block, const char *name, bool obje
         return fail(error, "%s: there is no block \"%s\". Did you mean \"%s\"?", where, excerpt,
                     config_blocks[near_block].name);
     if (answer && strchr(answer, ' '))
-        return fail(error, "%s: there is no key \"%s\". %s", where, excerpt, answer);
+        return fail(error, "%s: there is no key \"%s\". %s", where, excerpt,
+                    program_text(named, answer));
     if (answer)
         return fail(error, "%s: there is no key \"%s\". Did you mean %s%s?", where, excerpt,
                     answer[0] == '-' ? "the flag " : "", answer);
@@ -230,12 +235,13 @@ static int read_option(const struct reader *reader, int row, const cJSON *item, 
  * In a saved config other values are skipped, too, and the key is noted. */
 static bool skip_removed(const struct reader *reader, const char *key, const cJSON *item) {
     static const char *const removed[] = {"log.csv", "log.tensorboard",
-                                          "precision_switch.forward_only"};
+                                          "precision_switch.forward_only", "fp8.sums"};
     struct config_words *noted = &reader->config->removed;
     size_t i = 0;
     while (i < sizeof removed / sizeof *removed && strcmp(key, removed[i]) != 0) i++;
     if (i == sizeof removed / sizeof *removed) return false;
     if (cJSON_IsFalse(item)) return true;
+    if (cJSON_IsString(item) && strcmp(item->valuestring, "exact") == 0) return true;
     if (!reader->origins->saved) return false;
     if (noted->count < CONFIG_WORDS_MAX) noted->items[noted->count++] = removed[i];
     return true;
@@ -271,7 +277,7 @@ static int read_top_member(const struct reader *reader, const cJSON *item, const
                     config_option_name(&config_options[row]), (int)strcspn(name, "."), name);
     if (block >= 0 && cJSON_IsObject(item)) return read_block(reader, block, item);
     if (block >= 0)
-        return fail(error, "%s: %s is %s,\nbut must be a block of keys: {...}.", where, name,
+        return fail(error, "%s: %s is %s, but must be a block of keys: {...}.", where, name,
                     show_source(found, item, reader->text));
     if (strcmp(name, "$schema") != 0)
         return refuse_name(where, -1, name, cJSON_IsObject(item), error);
@@ -363,7 +369,7 @@ int config_read_flag(struct config *config, struct config_origins *origins, cons
 
     const char *text = equals + 1;
     cJSON *json = parse_flag_value(&config_options[row], text);
-    if (!json) return fail(error, "%s: not enough memory to read it.", where);
+    if (!json) return fail_memory(error, "%s", where);
     struct candidate candidate = {.option = &config_options[row],
                                   .json = json,
                                   .where = where,

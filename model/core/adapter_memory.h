@@ -1,4 +1,4 @@
-/* Scale and scratch memory of adapters (model/core/adapter.h). */
+/* Scale and scratch memory of adapters (model/pass/adapter.h). */
 #pragma once
 
 #include "kernels/arena.h"
@@ -21,11 +21,12 @@ float adapter_scale(const struct config *config);
 
 /* Lays out the scratch for a batch of this shape; called once to measure and once to assign
  * addresses. Takes nothing without adapters. */
-void adapters_layout(struct adapters *adapters, struct arena *arena, const struct gpt_shape *shape,
-                     const struct precision *precision, bool training, bool dropout);
+void adapters_layout(struct adapters *adapters, struct arena *arena,
+                     const struct model_shape *shape, const struct precision *precision,
+                     bool training, bool dropout);
 
-/* True if the linear layer of a site has adapters in a model of the shape. */
-static inline bool shape_adapts(const struct gpt_shape *shape, enum autocast_site site) {
+/* True if the linear layer of a site has adapters in the layer of the shape. */
+static inline bool shape_adapts(const struct model_shape *shape, enum autocast_site site) {
     enum adapter_target targets[ADAPTER_FUSED_MAX];
     return adapter_targets_of(targets, shape, site) > 0;
 }

@@ -100,7 +100,7 @@ int exchange_open(struct exchange *exchange, struct backend *be, const struct co
     exchange->gradient_tickets = calloc(buckets, sizeof(uint64_t));
     exchange->weight_tickets = calloc(buckets, sizeof(uint64_t));
     if (!exchange->gradient_tickets || !exchange->weight_tickets)
-        return fail(error, "out of memory");
+        return fail_memory(error, "the tickets of %zu buckets", buckets);
     if (ranks->size > 1) assign_memory(exchange, &measure);
     exchange->bytes = measure.used;
     return 0;
@@ -234,26 +234,26 @@ bool exchange_embedding_rows(struct exchange *exchange, const struct embedding_r
     return true;
 }
 
-/* Sums the values in a struct preference_sums over all ranks. */
-static void sum_pairs(struct exchange *exchange, struct preference_sums *sums) {
-    enum { VALUES = sizeof *sums / sizeof(float) };
-    _Static_assert((int)VALUES <= (int)RANKS_ALIGNMENT, "a rank's part holds all values");
+/* Sums the first `count` values of the objective over all ranks. */
+static void add_ranks(struct exchange *exchange, struct step_sums *sums, int count) {
+    _Static_assert(sizeof *sums / sizeof(float) <= (size_t)RANKS_ALIGNMENT,
+                   "a rank's part holds all values");
     const struct collectives *c = exchange->collectives;
-    const struct tensor total = {sums, DTYPE_F32, 2, {1, VALUES}};
-    struct tensor part = {exchange->losses, DTYPE_F32, 2, {1, VALUES}};
+    const struct tensor total = {sums, DTYPE_F32, 2, {1, count}};
+    struct tensor part = {exchange->losses, DTYPE_F32, 2, {1, count}};
     part.data = exchange->losses + (int64_t)c->ranks->rank * RANKS_ALIGNMENT;
-    OP(exchange->be, weighted_sum, .out = &part, .a = &total, .columns = VALUES, .alpha = 1);
+    OP(exchange->be, weighted_sum, .out = &part, .a = &total, .columns = count, .alpha = 1);
     wait_for(exchange, collectives_all_gather(c, exchange->losses, sizeof *exchange->losses,
                                               exchange->losses_count));
-    OP(exchange->be, clear, .data = sums, .bytes = sizeof *sums);
+    OP(exchange->be, clear, .data = sums, .bytes = (size_t)count * sizeof(float));
     for (int rank = 0; rank < c->ranks->size; rank++) {
         part.data = exchange->losses + (int64_t)rank * RANKS_ALIGNMENT;
-        OP(exchange->be, weighted_sum, .out = &total, .a = &total, .b = &part, .columns = VALUES,
+        OP(exchange->be, weighted_sum, .out = &total, .a = &total, .b = &part, .columns = count,
            .alpha = 1, .beta = 1);
     }
 }
 
-void exchange_sums(struct exchange *exchange, struct step_state *state, bool pairs) {
+void exchange_sums(struct exchange *exchange, struct step_state *state, int count) {
     float *loss = &state->loss;
     struct backend *be = exchange->be;
     const struct collectives *c = exchange->collectives;
@@ -269,7 +269,7 @@ void exchange_sums(struct exchange *exchange, struct step_state *state, bool pai
     wait_for(exchange, ticket);
     OP(be, clear, .data = loss, .bytes = sizeof *loss);
     OP(be, loss_sum, .total = loss, .losses = exchange->losses, .count = exchange->losses_count);
-    if (pairs) sum_pairs(exchange, &state->preference);
+    if (count > 0) add_ranks(exchange, &state->sums, count);
 }
 
 static uint64_t gather(const struct exchange *exchange, const struct bucket *bucket, void *array,
@@ -282,7 +282,8 @@ static uint64_t gather(const struct exchange *exchange, const struct bucket *buc
 /* True if operations read the fp32 master weights of a group although it has 16-bit copies: wte and
  * vectors. */
 static bool reads_all(const struct exchange *exchange, const struct bucket *bucket) {
-    return bucket->embedding || exchange->masters->groups[bucket->group].group != GROUP_DECAYED;
+    return bucket->embedding ||
+           exchange->masters->groups[bucket->group].parameter->group != GROUP_DECAYED;
 }
 
 void exchange_weights(struct exchange *exchange, const struct bucket *bucket) {

@@ -71,9 +71,9 @@ struct embedding_rows exchange_embedding_rows_of(const struct exchange *exchange
 /* After this call, operations see the sums over all ranks in this rank's parts of the gradients. */
 void exchange_gradients_arrived(struct exchange *exchange);
 
-/* Gathers each rank's row of squares, and sums state->loss and, if `pairs`, state->preference over
- * all ranks. */
-void exchange_sums(struct exchange *exchange, struct step_state *state, bool pairs);
+/* Gathers each rank's row of squares, and adds up state->loss and the first `count` of state->sums
+ * over all ranks. */
+void exchange_sums(struct exchange *exchange, struct step_state *state, int count);
 
 /* Sends the weights that operations read of this rank's part of a bucket, after its update. */
 void exchange_weights(struct exchange *exchange, const struct bucket *bucket);

@@ -33,19 +33,23 @@ static size_t scratch_bytes(const struct precision *precision, const struct para
     return dtype_size(precision->site[p->site], p->elements);
 }
 
+static bool is_read_by(const struct parameter *p, int64_t layer, enum autocast_site site) {
+    return p->layer == layer && p->site == site;
+}
+
 /* Returns the offset in bytes of a parameter's copy in scratch, which begins with the first CAST
- * parameter of its layer. Matrices of a layer are adjacent. */
+ * parameter of its site in its layer. Those are adjacent. */
 static size_t scratch_offset(const struct masters *masters, const struct parameter *parameter) {
     size_t offset = 0;
     for (const struct parameter *p = parameter;
-         p > masters->list && p[-1].layer == parameter->layer; p--)
+         p > masters->list && is_read_by(p - 1, parameter->layer, parameter->site); p--)
         offset += scratch_bytes(masters->precision, p - 1);
     return offset;
 }
 
 /* True if a parameter belongs to the group before it. */
 static bool joins(const struct master_group *last, const struct master_group *next) {
-    return last && last->form == next->form && last->group == next->group &&
+    return last && last->form == next->form && last->parameter->group == next->parameter->group &&
            last->offloaded == next->offloaded && last->master.dtype == next->master.dtype &&
            last->streamed == next->streamed &&
            (!next->streamed || last->parameter->layer == next->parameter->layer) &&
@@ -61,7 +65,6 @@ void masters_open(struct masters *masters, const struct parameter *list,
         struct master_group *last = arrlen(masters->groups) ? &arrlast(masters->groups) : NULL;
         struct master_group next = {
             .first = p->offset,
-            .group = p->group,
             .form = form,
             .format = format_of(precision, p),
             .offloaded = offload.remainders && form == MASTERS_SPLIT && p != parameter_wte(list),
@@ -82,7 +85,7 @@ void masters_open(struct masters *masters, const struct parameter *list,
 }
 
 void masters_drop_frozen(struct masters *masters) {
-    while (arrlen(masters->groups) && arrlast(masters->groups).group == GROUP_FROZEN)
+    while (arrlen(masters->groups) && arrlast(masters->groups).parameter->group == GROUP_FROZEN)
         arrpop(masters->groups);
     for (ptrdiff_t i = 0; i < arrlen(masters->groups); i++) masters->groups[i].streamed = false;
     masters->stream.layers = 0;
@@ -199,6 +202,7 @@ struct host_transfer {
     struct backend *be;
     const float *in;
     float *out;
+    const float *scales; /* optional, with `in` of a quantized group */
 };
 
 /* Part of a range of elements that lies in one group. */
@@ -278,14 +282,13 @@ static void move_quantized(const struct host_transfer *t, const struct group_ran
     char *memory = NULL;
     const bool copies = t->be && !t->be->device.host_memory;
     if (copies && !(memory = host_copy(&host, range->group))) {
-        fail(&t->be->failure, "out of memory of the host while %s quantized weights",
-             t->in ? "writing" : "reading");
+        fail_memory(&t->be->failure, "a copy of quantized weights");
         return;
     }
     const struct tensor *from[] = {&stored->codes, &stored->scales, &stored->second_scales,
                                    &stored->mean};
     const struct tensor *to[] = {&host.codes, &host.scales, &host.second_scales, &host.mean};
-    if (t->in) quantized_weight_store(&host, t->in);
+    if (t->in) quantized_weight_store(&host, t->in, t->scales);
     for (int i = 0; copies && i < 4; i++)
         if (from[i]->data) move(t, from[i]->data, to[i]->data, tensor_bytes(to[i]));
     if (t->out) quantized_weight_load(&host, t->out, range->first, range->count);
@@ -311,7 +314,7 @@ void masters_download(const struct masters *masters, struct backend *be, float *
                       int64_t first, int64_t count) {
     while (count > 0) {
         const struct group_range range = range_in_group(masters, first, count);
-        const struct host_transfer t = {be, NULL, values};
+        const struct host_transfer t = {.be = be, .out = values};
         if (range.group->format == WEIGHT_PLAIN) move_plain(&t, &range);
         else {
             const struct group_range stored = stored_range(range);
@@ -326,7 +329,7 @@ void masters_upload(const struct masters *masters, struct backend *be, const flo
                     int64_t first, int64_t count) {
     while (count > 0) {
         const struct group_range range = range_in_group(masters, first, count);
-        const struct host_transfer t = {be, values, NULL};
+        const struct host_transfer t = {.be = be, .in = values};
         if (range.group->format == WEIGHT_PLAIN) move_plain(&t, &range);
         else {
             const struct group_range stored = stored_range(range);
@@ -349,18 +352,26 @@ int masters_upload_begin(struct masters *masters, const struct parameter *parame
     size_t bytes = (size_t)group->quantized.count * sizeof *masters->staging;
     masters->staging = malloc(bytes);
     if (masters->staging) return 0;
-    return fail(error, "out of memory of the host: %s needs %zu MiB while it is quantized",
-                parameter->name, bytes >> 20);
+    return fail_memory(error, "%s while it is quantized (%zu MiB)", parameter->name, bytes >> 20);
 }
 
 void masters_upload_end(struct masters *masters, struct backend *be,
-                        const struct parameter *parameter) {
+                        const struct parameter *parameter, const float *scales) {
     const struct master_group *group = group_of(masters, parameter->offset);
     if (masters->staging)
-        move_quantized(&(struct host_transfer){be, masters->staging, NULL},
+        move_quantized(&(struct host_transfer){.be = be, .in = masters->staging, .scales = scales},
                        &(struct group_range){group, 0, group->quantized.count});
     free(masters->staging);
     masters->staging = NULL;
+}
+
+int64_t masters_scales(const struct masters *masters, const struct parameter *parameter,
+                       int64_t *block) {
+    const struct master_group *group = group_of(masters, parameter->offset);
+    const struct quantized_weight *weight = &group->quantized;
+    *block = weight->block;
+    return group->format == WEIGHT_PLAIN || weight->second_block ? 0
+                                                                 : tensor_count(&weight->scales);
 }
 
 void masters_refresh(const struct masters *masters, struct backend *be) {
@@ -371,17 +382,34 @@ void masters_refresh(const struct masters *masters, struct backend *be) {
     }
 }
 
-/* Copies the CAST matrices of a layer to scratch. */
-static void cast_layer(const struct masters *masters, struct backend *be, int64_t layer) {
+/* Returns the quantized matrix as operations read it. */
+static const struct quantized_weight *read_quantized(const struct master_group *group) {
+    return group->streamed ? &group->buffered.quantized : &group->quantized;
+}
+
+bool masters_stored(const struct masters *masters, struct stored_matrices *stored, int64_t layer,
+                    enum autocast_site site) {
+    stored->count = 0;
+    for (ptrdiff_t i = 0; i < arrlen(masters->list); i++) {
+        const struct parameter *p = &masters->list[i];
+        if (!is_read_by(p, layer, site) || form_of(masters->precision, p) != MASTERS_CAST) continue;
+        const struct master_group *group = group_of(masters, p->offset);
+        if (group->format == WEIGHT_PLAIN || stored->count == STORED_MAX) return false;
+        stored->weights[stored->count++] = read_quantized(group);
+    }
+    return stored->count > 0;
+}
+
+void masters_cast(const struct masters *masters, struct backend *be, int64_t layer,
+                  enum autocast_site site) {
     if (masters->scratch_bytes == 0) return;
     for (ptrdiff_t i = 0; i < arrlen(masters->list); i++) {
         const struct parameter *p = &masters->list[i];
-        if (p->layer != layer || form_of(masters->precision, p) != MASTERS_CAST) continue;
+        if (!is_read_by(p, layer, site) || form_of(masters->precision, p) != MASTERS_CAST) continue;
         const struct master_group *group = group_of(masters, p->offset);
         struct tensor copy = masters_read_tensor(masters, p);
         if (group->format != WEIGHT_PLAIN) {
-            OP(be, dequantize, .out = &copy,
-               .in = group->streamed ? &group->buffered.quantized : &group->quantized);
+            OP(be, dequantize, .out = &copy, .in = read_quantized(group));
             continue;
         }
         struct tensor master = shaped(read_master(group), p->offset - group->first, p);
@@ -390,10 +418,7 @@ static void cast_layer(const struct masters *masters, struct backend *be, int64_
 }
 
 void masters_ready(struct masters *masters, struct backend *be, int64_t layer, int64_t next) {
-    if (layer >= 0) {
-        layer_stream_fetch(&masters->stream, be, layer);
-        layer_stream_fetch(&masters->stream, be, next);
-        layer_stream_wait(&masters->stream, be, layer);
-    }
-    cast_layer(masters, be, layer);
+    layer_stream_fetch(&masters->stream, be, layer);
+    layer_stream_fetch(&masters->stream, be, next);
+    layer_stream_wait(&masters->stream, be, layer);
 }

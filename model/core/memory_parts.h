@@ -13,8 +13,8 @@
  *   host       offloaded tensors
  *   streamed   weights of layers that are streamed from the host
  *   host_gradients, host_activations  those of layers that are streamed to the host
- *   snapshot   copy that checkpoints are written from (model/core/snapshot.h); optional, so a run
- *              continues without it if memory is short */
+ *   snapshot   copy that checkpoints are written from (model/optimize/snapshot.h); optional:
+ *              a run continues without it if memory is short */
 #define MEMORY_DEVICE_PARTS(X)                 \
     X(MASTER, master, "weights")               \
     X(COPIES, copies, "16-bit copy")           \

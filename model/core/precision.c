@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "data/util/fraction.h"
+#include "data/util/note.h"
 #include "model/config/config_keys.h"
 
 /* ---- Recipes */
@@ -18,12 +19,12 @@ static struct quantize_format format_of(enum dtype element, int64_t rows, int64_
 /* Sets the formats of all operands: those of forward operands, of weights, and of gradients. */
 static void set_formats(struct recipe *recipe, struct quantize_format input,
                         struct quantize_format weight, struct quantize_format gradient) {
-    recipe->format[QUANTIZED_INPUT][MATMUL_FORWARD] = input;
-    recipe->format[QUANTIZED_INPUT][MATMUL_WEIGHT_GRADIENT] = input;
-    recipe->format[QUANTIZED_WEIGHT][MATMUL_FORWARD] = weight;
-    recipe->format[QUANTIZED_WEIGHT][MATMUL_INPUT_GRADIENT] = weight;
-    recipe->format[QUANTIZED_GRADIENT][MATMUL_INPUT_GRADIENT] = gradient;
-    recipe->format[QUANTIZED_GRADIENT][MATMUL_WEIGHT_GRADIENT] = gradient;
+    recipe->format[LINEAR_INPUT][MATMUL_FORWARD] = input;
+    recipe->format[LINEAR_INPUT][MATMUL_WEIGHT_GRADIENT] = input;
+    recipe->format[LINEAR_WEIGHT][MATMUL_FORWARD] = weight;
+    recipe->format[LINEAR_WEIGHT][MATMUL_INPUT_GRADIENT] = weight;
+    recipe->format[LINEAR_GRADIENT][MATMUL_INPUT_GRADIENT] = gradient;
+    recipe->format[LINEAR_GRADIENT][MATMUL_WEIGHT_GRADIENT] = gradient;
 }
 
 /* Rows of the fp8 table, in the order of enum config_recipe. */
@@ -84,7 +85,7 @@ struct recipe recipe_of(const struct config *config, enum config_precision preci
     case CONFIG_PRECISION_NVFP4: resolve_nvfp4(&recipe, config); break;
     default: assert(false);
     }
-    const struct quantize_format *input = &recipe.format[QUANTIZED_INPUT][MATMUL_FORWARD];
+    const struct quantize_format *input = &recipe.format[LINEAR_INPUT][MATMUL_FORWARD];
     recipe.in_blocks = quantize_format_in_blocks(input);
     recipe.scaled = !recipe.in_blocks || quantize_format_has_tensor_scale(input);
     return recipe;
@@ -92,7 +93,7 @@ struct recipe recipe_of(const struct config *config, enum config_precision preci
 
 bool recipe_is_native(const struct recipe *recipe, const struct backend *be) {
     if (!recipe->in_blocks) return be->device.native_8_bit;
-    for (int i = 0; i < QUANTIZED_KINDS * LINEAR_MATMULS; i++) {
+    for (int i = 0; i < LINEAR_OPERANDS * LINEAR_MATMULS; i++) {
         const struct quantize_format *format =
             &recipe->format[i / LINEAR_MATMULS][i % LINEAR_MATMULS];
         if (format->columns && !backend_multiplies_blocks(be, format)) return false;
@@ -103,16 +104,16 @@ bool recipe_is_native(const struct recipe *recipe, const struct backend *be) {
 /* ---- Precision */
 
 static enum dtype choose_compute_dtype(const struct config *config, const struct backend *be,
-                                       char *note) {
+                                       FILE *notes) {
     if (config_precision_quantizes(config->precision)) return DTYPE_BF16;
     if (config->precision != CONFIG_PRECISION_AUTO) return (enum dtype)config->precision;
     const bool *native = be->device.native;
     enum dtype chosen = native[DTYPE_BF16] ? DTYPE_BF16 : native[DTYPE_F16] ? DTYPE_F16 : DTYPE_F32;
-    snprintf(note, PRECISION_NOTE_MAX, "precision \"auto\": %s, because this %s has %s",
-             dtype_name(chosen), be->device.kind == BACKEND_CUDA ? "GPU" : be->device.name,
-             native[DTYPE_BF16]  ? "bf16 matrix products"
-             : native[DTYPE_F16] ? "fp16 matrix products but no bf16"
-                                 : "no fast 16-bit matrix products");
+    note(notes, "note", "precision \"auto\": %s, because this %s has %s", dtype_name(chosen),
+         be->device.kind == BACKEND_CUDA ? "GPU" : be->device.name,
+         native[DTYPE_BF16]  ? "bf16 matrix products"
+         : native[DTYPE_F16] ? "fp16 matrix products but no bf16"
+                             : "no fast 16-bit matrix products");
     return chosen;
 }
 
@@ -156,7 +157,7 @@ int64_t precision_blocks(double given, int64_t n_layer) {
     return blocks < n_layer ? blocks : n_layer;
 }
 
-static void resolve_fp8(struct precision *p, const struct config *config) {
+static void resolve_quantized(struct precision *p, const struct config *config) {
     const int64_t n_layer = config->model.n_layer;
     p->quantized = config->precision;
     p->n_layer = n_layer;
@@ -170,29 +171,27 @@ static void resolve_fp8(struct precision *p, const struct config *config) {
                                p->site[i] != DTYPE_F32 && linear_index(i) >= 0 &&
                                p->quantized_begin < p->quantized_end &&
                                !precision_lists_site(&config->autocast.lower16, i);
-        p->fp8 = p->fp8 || p->quantized_site[i];
+        p->quantizes = p->quantizes || p->quantized_site[i];
     }
-    if (p->fp8) p->recipe = recipe_of(config, config->precision);
+    if (p->quantizes) p->recipe = recipe_of(config, config->precision);
 }
 
 /* Fails if the GPU has to multiply quantized operands but cannot; notes that it multiplies their
  * values instead. */
-static int check_products(const struct precision *p, char *note, const struct config *config,
+static int check_products(const struct precision *p, FILE *notes, const struct config *config,
                           const struct backend *be, struct error *error) {
-    if (p->fp8 && be->device.kind == BACKEND_CUDA && config->fp8.sums != CONFIG_SUMS_EXACT)
-        return fail(error, "fp8.sums is for CPUs: the sums of a GPU are its own\n"
-                           "leave it out, or set device to \"cpu\"");
-    if (!p->fp8 || be->device.kind != BACKEND_CUDA || recipe_is_native(&p->recipe, be)) return 0;
+    if (!p->quantizes || be->device.kind != BACKEND_CUDA || recipe_is_native(&p->recipe, be))
+        return 0;
     const char *name = precision_name(p);
     if (config->fp8.require)
         return fail(error,
                     "fp8.require: %s has no matrix products in %s that mantissa uses\n"
                     "leave it out to multiply the values of the same operands in bf16",
                     be->device.description, name);
-    snprintf(note, PRECISION_NOTE_MAX,
-             "precision \"%s\": without products in it on this GPU; the values of the same "
-             "operands are multiplied in bf16, slower than precision \"bf16\"",
-             name);
+    note(notes, "note",
+         "precision \"%s\": without products in it on this GPU; the values of the same operands "
+         "are multiplied in bf16, slower than precision \"bf16\"",
+         name);
     return 0;
 }
 
@@ -215,26 +214,24 @@ static void resolve_frozen(struct precision *p, const struct config *config) {
     case CONFIG_BASE_FLOAT16: p->frozen = DTYPE_F16; break;
     case CONFIG_BASE_NF4: p->frozen_format = WEIGHT_NF4; break;
     case CONFIG_BASE_FP8: p->frozen_format = WEIGHT_FP8; break;
+    case CONFIG_BASE_FP8_BLOCK: p->frozen_format = WEIGHT_FP8_BLOCK; break;
     }
 }
 
-int precision_resolve(struct precision *precision, char *note, const struct config *config,
+int precision_resolve(struct precision *precision, FILE *notes, const struct config *config,
                       const struct backend *be, struct error *error) {
     struct precision *p = precision;
-    char ignored[PRECISION_NOTE_MAX];
-    if (!note) note = ignored;
     memset(p, 0, sizeof *p);
-    note[0] = 0;
     p->compute_dtype =
-        config->autocast.enabled ? choose_compute_dtype(config, be, note) : DTYPE_F32;
+        config->autocast.enabled ? choose_compute_dtype(config, be, notes) : DTYPE_F32;
     if (p->compute_dtype == DTYPE_BF16 && !be->device.computes[DTYPE_BF16])
         return fail(error,
                     "precision \"%s\": %s cannot compute in bf16\n"
                     "use \"precision\": \"fp16\", which scales the loss to make up for its range",
                     config_precision_name(config->precision), be->device.description);
     resolve_sites(p, config);
-    resolve_fp8(p, config);
-    if (check_products(p, note, config, be, error)) return -1;
+    resolve_quantized(p, config);
+    if (check_products(p, notes, config, be, error)) return -1;
     p->residual = config->autocast.residual == CONFIG_DTYPE_LOWER ? p->compute_dtype : DTYPE_F32;
     p->gradients = config->gradients.dtype == CONFIG_DTYPE_LOWER ? p->compute_dtype : DTYPE_F32;
     p->moments = config->optimizer.moments == CONFIG_MOMENTS_BFLOAT16 ? DTYPE_BF16 : DTYPE_F32;
@@ -252,55 +249,12 @@ enum config_precision precision_setting(const struct precision *precision,
 }
 
 enum config_precision precision_effective(const struct precision *precision) {
-    return precision->fp8 ? precision->quantized : (enum config_precision)precision->compute_dtype;
+    return precision->quantizes ? precision->quantized
+                                : (enum config_precision)precision->compute_dtype;
 }
 
 const char *precision_name(const struct precision *precision) {
     return config_precision_name(precision_effective(precision));
-}
-
-void precision_warnings(const struct precision *precision, const struct config *config, char *text,
-                        size_t size) {
-    const char *dtype = precision_name(precision);
-    size_t used = 0;
-    text[0] = 0;
-    if (!precision->scale_loss && config_given(config, "loss_scale"))
-        used = (size_t)snprintf(text, size,
-                                "the loss_scale block has no effect: losses are scaled in fp16 "
-                                "only, and this run computes in %s\n",
-                                dtype);
-    const struct {
-        const char *key;
-        bool set;
-    } lowered[] = {
-        {"autocast.float32", config->autocast.float32.count > 0},
-        {"autocast.lower16", config->autocast.lower16.count > 0},
-        {"autocast.lower16_first", config->autocast.lower16_first > 0},
-        {"autocast.lower16_last", config->autocast.lower16_last > 0},
-        {"autocast.lower16_forward", config->autocast.lower16_forward},
-        {"autocast.residual", config->autocast.residual == CONFIG_DTYPE_LOWER},
-        {"gradients.dtype", config->gradients.dtype == CONFIG_DTYPE_LOWER},
-        {"weights.copy", config->weights.copy != CONFIG_COPY_AUTO},
-    };
-    for (size_t i = 0;
-         precision->compute_dtype == DTYPE_F32 && i < sizeof lowered / sizeof *lowered; i++)
-        if (lowered[i].set && used < size)
-            used += (size_t)snprintf(text + used, size - used,
-                                     "%s has no effect: this run computes in fp32 everywhere\n",
-                                     lowered[i].key);
-    if (config->fp8.sums != CONFIG_SUMS_EXACT && used < size &&
-        (!precision->fp8 || precision->recipe.in_blocks))
-        used += (size_t)snprintf(text + used, size - used,
-                                 "fp8.sums has no effect: this run multiplies no 8-bit operands\n");
-    if (config->weights.keep_quantized && !precision->fp8 && used < size)
-        used += (size_t)snprintf(text + used, size - used,
-                                 "weights.keep_quantized has no effect: this run quantizes no "
-                                 "weights\n");
-    if (precision->compute_dtype == DTYPE_F16 && config->weights.copy == CONFIG_COPY_SPLIT &&
-        used < size)
-        snprintf(text + used, size - used,
-                 "weights.copy \"split\" has no effect: the upper half of fp32 is bf16, and this "
-                 "run computes in fp16, with a copy that is kept\n");
 }
 
 bool precision_branch_is_residual(const struct precision *precision) {
@@ -311,54 +265,44 @@ bool precision_branch_is_residual(const struct precision *precision) {
     return true;
 }
 
-/* Prints a word on the current line, or on a new one indented to the labels of the banner. */
-static void print_word(FILE *out, const char *word, int *column) {
-    enum { INDENT = 13, WIDTH = 79 };
-    int length = (int)strlen(word) + 1;
-    if (*column + length > WIDTH) {
-        fprintf(out, "\n%*s", INDENT - 1, "");
-        *column = INDENT - 1;
-    }
-    fprintf(out, " %s", word);
-    *column += length;
+enum { LIST_MAX = 1024 };
+
+static void add(char list[LIST_MAX], const char *separator, const char *word) {
+    const size_t used = strlen(list);
+    snprintf(list + used, LIST_MAX - used, "%s%s", separator, word);
 }
 
-/* Names the blocks and the pass with quantized operands, unless all have them. */
-static void print_blocks(FILE *out, const struct precision *p, int *column) {
+/* Adds the blocks and the pass with quantized operands, unless all have them. */
+static void add_blocks(char list[LIST_MAX], const struct precision *p) {
     char text[64];
-    if (p->backward_only) print_word(out, "in the backward pass", column);
+    if (p->backward_only) add(list, " ", "in the backward pass");
     if (p->quantized_begin == 0 && p->quantized_end == p->n_layer) return;
     snprintf(text, sizeof text, "in blocks %lld to %lld", (long long)p->quantized_begin,
              (long long)p->quantized_end - 1);
-    print_word(out, text, column);
+    add(list, " ", text);
 }
 
 void precision_print(FILE *out, const struct precision *precision) {
+    enum { COLUMN = 13 }; /* of values in the banner */
     const struct precision *p = precision;
-    int column = 12;
-    if (p->compute_dtype == DTYPE_F32) {
-        print_word(out, "fp32 everywhere", &column);
-        return;
-    }
-    if (p->fp8) {
-        char label[16];
-        snprintf(label, sizeof label, "%s:", precision_name(p));
-        print_word(out, label, &column);
+    char list[LIST_MAX] = "";
+    if (p->compute_dtype == DTYPE_F32) add(list, "", "fp32 everywhere");
+    if (p->quantizes) {
+        add(list, precision_name(p), ":");
         for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++)
-            if (p->quantized_site[i]) print_word(out, autocast_site_name(i), &column);
-        print_blocks(out, p, &column);
-        column = 1 << 16; /* forces a new line */
+            if (p->quantized_site[i]) add(list, " ", autocast_site_name(i));
+        add_blocks(list, p);
     }
-    for (int pass = 0; pass < 2; pass++) {
+    for (int pass = 0; pass < 2 && p->compute_dtype != DTYPE_F32; pass++) {
         enum dtype wanted = pass == 0 ? p->compute_dtype : DTYPE_F32;
-        char label[16];
-        snprintf(label, sizeof label, "%s:", dtype_name(wanted));
-        if (pass > 0) column = 1 << 16;
-        print_word(out, label, &column);
+        add(list, list[0] ? "\n" : "", dtype_name(wanted));
+        add(list, ":", "");
         for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++)
             if (p->site[i] == wanted && !p->quantized_site[i])
-                print_word(out, autocast_site_name(i), &column);
-        if (p->residual == wanted) print_word(out, "residual", &column);
-        if (p->gradients == wanted) print_word(out, "gradients", &column);
+                add(list, " ", autocast_site_name(i));
+        if (p->residual == wanted) add(list, " ", "residual");
+        if (p->gradients == wanted) add(list, " ", "gradients");
     }
+    fputc(' ', out);
+    text_wrap(out, COLUMN, COLUMN, COLUMN, list);
 }

@@ -17,7 +17,7 @@
 #include "model/config/config.h"
 
 /* Operands of the matmuls of a linear layer. */
-enum quantized { QUANTIZED_INPUT, QUANTIZED_WEIGHT, QUANTIZED_GRADIENT, QUANTIZED_KINDS };
+enum linear_operand { LINEAR_INPUT, LINEAR_WEIGHT, LINEAR_GRADIENT, LINEAR_OPERANDS };
 
 enum linear_matmul {
     MATMUL_FORWARD,         /* out = in W */
@@ -30,7 +30,7 @@ enum linear_matmul {
  * Each format assumes that the matmul sums along the operand's rows; it is unused where the matmul
  * does not read an operand of the kind. */
 struct recipe {
-    struct quantize_format format[QUANTIZED_KINDS][LINEAR_MATMULS];
+    struct quantize_format format[LINEAR_OPERANDS][LINEAR_MATMULS];
     bool delayed;   /* scales come from the amax history */
     bool hadamard;  /* operands of the weight gradient are transformed first */
     bool in_blocks; /* formats are those of quantize_format_in_blocks */
@@ -48,17 +48,16 @@ bool recipe_is_native(const struct recipe *recipe, const struct backend *be);
 enum master_form { MASTERS_DIRECT, MASTERS_SPLIT, MASTERS_KEPT, MASTERS_CAST };
 
 struct precision {
-    enum dtype
-        compute_dtype; /* 16-bit dtype of matmuls and attention; DTYPE_F32: nothing is in 16 bit */
+    enum dtype compute_dtype; /* of matmuls and attention, in 16 bit; DTYPE_F32: nothing is */
     enum dtype site[AUTOCAST_SITE_COUNT];     /* dtype of each operation's inputs and output */
     bool quantized_site[AUTOCAST_SITE_COUNT]; /* linear layers whose operands are quantized */
     int64_t quantized_begin, quantized_end;   /* blocks in which they are: begin <= block < end */
     int64_t n_layer;                          /* blocks of the model */
-    bool fp8;                                 /* true if any operand is quantized */
+    bool quantizes;                           /* true if any operand is quantized */
     bool backward_only;                       /* they are not in the forward pass */
     bool quantized_in_all;            /* quantized_site holds in all blocks and both passes */
-    enum config_precision quantized;  /* precision of quantized operands; valid only if fp8 */
-    struct recipe recipe;             /* formats of quantized operands; valid only if fp8 */
+    enum config_precision quantized;  /* precision of quantized operands; valid only then */
+    struct recipe recipe;             /* formats of quantized operands; valid only then */
     enum dtype residual;              /* dtype of the residual stream and its gradient */
     enum dtype gradients;             /* dtype of weight gradients */
     enum dtype moments;               /* dtype of the optimizer's moments: fp32 or bf16 */
@@ -70,10 +69,9 @@ struct precision {
 };
 
 /* Resolves config->precision ("auto" by the device's abilities) and the autocast block. Fails if
- * the device cannot compute in the dtype; a CPU supports all. An automatic choice is explained in
- * note (optional), which is "" otherwise. */
-enum { PRECISION_NOTE_MAX = 256 };
-int precision_resolve(struct precision *precision, char *note, const struct config *config,
+ * the device cannot compute in the dtype; a CPU supports all. notes (note.h) gets the reason of
+ * an automatic choice. */
+int precision_resolve(struct precision *precision, FILE *notes, const struct config *config,
                       const struct backend *be, struct error *error);
 
 /* True if the operands of a linear layer are quantized; _forward: also in the forward pass. */
@@ -101,11 +99,6 @@ enum config_precision precision_setting(const struct precision *precision,
 /* Return the effective precision, never "auto", and its name, such as "bf16" or "fp8". */
 enum config_precision precision_effective(const struct precision *precision);
 const char *precision_name(const struct precision *precision);
-
-/* Writes a warning for each setting that has no effect in this precision into text (of size bytes,
- * truncated to fit), each ended by a line break. */
-void precision_warnings(const struct precision *precision, const struct config *config, char *text,
-                        size_t size);
 
 /* True if the gradients of branches and of the residual stream have the same dtype, so that one
  * tensor can hold both. */

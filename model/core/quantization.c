@@ -4,34 +4,31 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "data/util/min_max.h"
 #include "data/util/random.h"
 #include "kernels/collectives.h"
 #include "model/config/config_keys.h"
 
-_Static_assert((int)CONFIG_SUMS_HOPPER == (int)MATMUL_SUMS_HOPPER &&
-                   (int)CONFIG_SUMS_ADA == (int)MATMUL_SUMS_ADA,
-               "fp8.sums is cast to enum matmul_sums");
-
 /* Matmuls that read a tensor of each kind, in the order of a step. */
-static const enum linear_matmul readers[QUANTIZED_KINDS][2] = {
-    [QUANTIZED_INPUT] = {MATMUL_FORWARD, MATMUL_WEIGHT_GRADIENT},
-    [QUANTIZED_WEIGHT] = {MATMUL_FORWARD, MATMUL_INPUT_GRADIENT},
-    [QUANTIZED_GRADIENT] = {MATMUL_WEIGHT_GRADIENT, MATMUL_INPUT_GRADIENT},
+static const enum linear_matmul readers[LINEAR_OPERANDS][2] = {
+    [LINEAR_INPUT] = {MATMUL_FORWARD, MATMUL_WEIGHT_GRADIENT},
+    [LINEAR_WEIGHT] = {MATMUL_FORWARD, MATMUL_INPUT_GRADIENT},
+    [LINEAR_GRADIENT] = {MATMUL_WEIGHT_GRADIENT, MATMUL_INPUT_GRADIENT},
 };
 
 /* ---- Formats by kind and matmul */
 
 /* True if the matmul reduces over the rows of the tensor as stored. */
-static bool is_over_rows(const struct quantization *q, enum quantized kind,
+static bool is_over_rows(const struct quantization *q, enum linear_operand kind,
                          enum linear_matmul matmul) {
-    if (kind == QUANTIZED_WEIGHT) return (matmul == MATMUL_FORWARD) != q->weights_out_in;
+    if (kind == LINEAR_WEIGHT) return (matmul == MATMUL_FORWARD) != q->shape.weights_out_in;
     return matmul == MATMUL_WEIGHT_GRADIENT;
 }
 
 /* Returns the format in which a tensor is quantized as stored. */
-static struct quantize_format format_of(const struct quantization *q, enum quantized kind,
+static struct quantize_format format_of(const struct quantization *q, enum linear_operand kind,
                                         enum linear_matmul matmul) {
     const struct quantize_format *format = &q->precision.recipe.format[kind][matmul];
     return is_over_rows(q, kind, matmul) ? quantize_format_transposed(format) : *format;
@@ -39,7 +36,7 @@ static struct quantize_format format_of(const struct quantization *q, enum quant
 
 /* True if tensors of the kind have a scale of the tensor in both matmuls, so that their amax can be
  * tracked. */
-static bool has_tensor_scale(const struct quantization *q, enum quantized kind) {
+static bool has_tensor_scale(const struct quantization *q, enum linear_operand kind) {
     for (int i = 0; i < 2; i++) {
         const struct quantize_format *format = &q->precision.recipe.format[kind][readers[kind][i]];
         if (!quantize_format_per_tensor(format) && !quantize_format_has_tensor_scale(format))
@@ -54,7 +51,7 @@ static bool is_transformed(const struct quantization *q, enum linear_matmul matm
 }
 
 /* True if both matmuls read the same values and scales. */
-static bool has_one_format(const struct quantization *q, enum quantized kind) {
+static bool has_one_format(const struct quantization *q, enum linear_operand kind) {
     const struct quantize_format first = format_of(q, kind, readers[kind][0]);
     const struct quantize_format second = format_of(q, kind, readers[kind][1]);
     return quantize_format_equal(&first, &second) && !is_transformed(q, readers[kind][0]) &&
@@ -66,55 +63,57 @@ bool quantization_keeps(const struct quantization *quantization, enum autocast_s
 }
 
 /* Tensor cores read two layouts of a weight, each in memory of its own. */
-bool quantization_serves_both(const struct quantization *quantization, enum quantized kind,
+bool quantization_serves_both(const struct quantization *quantization, enum linear_operand kind,
                               int linear) {
     const struct quantization *q = quantization;
-    if (kind == QUANTIZED_INPUT && !q->keeps[linear]) return false;
-    if (kind == QUANTIZED_WEIGHT && (!q->keeps_weights || q->tensor_cores)) return false;
+    if (kind == LINEAR_INPUT && !q->keeps[linear]) return false;
+    if (kind == LINEAR_WEIGHT && (!q->keeps_weights || q->tensor_cores)) return false;
     return has_one_format(q, kind);
 }
 
 /* True if a slot has memory of its own for one of its matmuls. */
-static bool has_own_memory(const struct quantization *q, enum quantized kind, int linear,
+static bool has_own_memory(const struct quantization *q, enum linear_operand kind, int linear,
                            int reader) {
-    if (kind == QUANTIZED_INPUT) return q->keeps[linear] && reader == 1;
-    return kind == QUANTIZED_WEIGHT && q->keeps_weights;
+    if (kind == LINEAR_INPUT) return q->keeps[linear] && reader == 1;
+    return kind == LINEAR_WEIGHT && q->keeps_weights;
 }
 
 /* True if the operand is in codes of blocks, as saved inputs are on every device. */
-static bool is_in_codes(const struct quantization *q, enum quantized kind, int linear, int reader) {
+static bool is_in_codes(const struct quantization *q, enum linear_operand kind, int linear,
+                        int reader) {
     return !q->precision.recipe.in_blocks || q->multiplies_blocks ||
-           (kind == QUANTIZED_INPUT && has_own_memory(q, kind, linear, reader));
+           (kind == LINEAR_INPUT && has_own_memory(q, kind, linear, reader));
 }
 
-/* True if the operation that writes the tensor tracks its amax. A GELU and its gradient are part of
- * a matmul, which does so if its operands have 8 bits. */
-static bool writer_tracks_amax(const struct quantization *q, enum quantized kind,
-                               enum autocast_site site) {
-    const bool *quantized_site = q->precision.quantized_site;
-    switch (site) {
-    case SITE_QKV: return kind == QUANTIZED_INPUT;
-    case SITE_ATTENTION_PROJECTION: return kind == QUANTIZED_GRADIENT;
-    case SITE_MLP_FC:
-        return kind == QUANTIZED_INPUT ||
-               (kind == QUANTIZED_GRADIENT && (q->gated || quantized_site[SITE_MLP_PROJECTION]));
-    case SITE_MLP_PROJECTION:
-        return kind == QUANTIZED_GRADIENT ||
-               (kind == QUANTIZED_INPUT &&
-                (q->gated || (quantized_site[SITE_MLP_FC] && !q->precision.backward_only)));
-    default: return false;
-    }
+/* True if the operation that writes the tensor tracks its amax. */
+static bool writer_tracks_amax(const struct quantization *q, enum linear_operand kind,
+                               enum autocast_site site, int64_t layer) {
+    const struct model_shape own = shape_of_layer(&q->shape, layer), *s = &own;
+    const bool quantizes = kind == LINEAR_GRADIENT || !q->precision.backward_only;
+#define BY_GELU(SITE) \
+    (s->mlp != MLP_GELU || (quantizes && q->precision.quantized_site[SITE_##SITE]))
+#define BY_ATTENTION          (!s->is_delta && (s->attention_gate || !q->attends_to_cache))
+#define BY_ATTENTION_BACKWARD (!q->prepared)
+#define X(SITE, inputs, outputs, input, gradient) \
+    if (site == SITE_##SITE)                      \
+        return kind == LINEAR_INPUT ? input : kind == LINEAR_GRADIENT && gradient;
+    LINEAR_LAYERS(X)
+#undef X
+#undef BY_GELU
+#undef BY_ATTENTION
+#undef BY_ATTENTION_BACKWARD
+    return false;
 }
 
 /* ---- Slots and records */
 
 int64_t quantization_count(const struct quantization *quantization) {
-    return quantization->layers * LINEAR_COUNT * QUANTIZED_KINDS;
+    return quantization->shape.n_layer * LINEAR_COUNT * LINEAR_OPERANDS;
 }
 
 /* Returns the index of a tensor's slot and record. */
-static int64_t index_of(enum quantized kind, enum autocast_site site, int64_t layer) {
-    return (layer * LINEAR_COUNT + linear_index(site)) * QUANTIZED_KINDS + (int64_t)kind;
+static int64_t index_of(enum linear_operand kind, enum autocast_site site, int64_t layer) {
+    return (layer * LINEAR_COUNT + linear_index(site)) * LINEAR_OPERANDS + (int64_t)kind;
 }
 
 static int64_t ranks_of(const struct quantization *q) {
@@ -137,15 +136,16 @@ static struct quantize_record *own_records(const struct quantization *q) {
     return q->records ? q->records + q->be->collectives->ranks->rank * records_each(q) : NULL;
 }
 
-static struct amax *tracked_amax(const struct quantization *q, enum quantized kind, int64_t index) {
+static struct amax *tracked_amax(const struct quantization *q, enum linear_operand kind,
+                                 int64_t index) {
     return q->tracked && has_tensor_scale(q, kind) ? q->tracked + index : NULL;
 }
 
-struct amax *quantization_amax(const struct quantization *quantization, enum quantized kind,
+struct amax *quantization_amax(const struct quantization *quantization, enum linear_operand kind,
                                enum autocast_site site, int64_t layer) {
     const struct quantization *q = quantization;
     if (!q->be || !precision_quantizes(&q->precision, site, layer) ||
-        !writer_tracks_amax(q, kind, site))
+        !writer_tracks_amax(q, kind, site, layer))
         return NULL;
     return tracked_amax(q, kind, index_of(kind, site, layer));
 }
@@ -156,17 +156,17 @@ struct size {
     int64_t rows, columns;
 };
 
-/* Returns the features of a linear layer: its inputs and outputs. */
-static struct size features_of(const struct gpt_shape *s, int linear) {
+/* Returns the features of a linear layer in a block: its inputs and outputs. */
+static struct size features_of(const struct model_shape *s, int64_t layer, int linear) {
+    const struct model_shape own = shape_of_layer(s, layer);
     enum autocast_site site = 0;
     while (linear_index(site) != linear) site++;
-    return (struct size){site_inputs(s, site), site_outputs(s, site)};
+    return (struct size){site_inputs(&own, site), site_outputs(&own, site)};
 }
 
 /* True if codes of so many features fill whole bytes. */
 static bool fills_bytes(const struct quantization *q, int64_t features) {
-    enum dtype element =
-        q->precision.recipe.format[QUANTIZED_INPUT][MATMUL_WEIGHT_GRADIENT].element;
+    enum dtype element = q->precision.recipe.format[LINEAR_INPUT][MATMUL_WEIGHT_GRADIENT].element;
     return element != DTYPE_E2M1 || features % 2 == 0;
 }
 
@@ -174,36 +174,33 @@ int quantization_open(struct quantization *quantization, const struct config *co
                       const struct precision *precision, struct backend *be,
                       const bool keeps[LINEAR_COUNT], bool keeps_weights, struct error *error) {
     *quantization = (struct quantization){0};
-    if (!precision->fp8) return 0;
+    if (!precision->quantizes) return 0;
     const struct recipe *recipe = &precision->recipe;
-    _Static_assert((int)MATMUL_SUMS_EXACT == (int)CONFIG_SUMS_EXACT &&
-                       (int)MATMUL_SUMS_HOPPER == (int)CONFIG_SUMS_HOPPER &&
-                       (int)MATMUL_SUMS_ADA == (int)CONFIG_SUMS_ADA,
-                   "the same values");
+    const struct model_shape shape = config_shape(config);
     *quantization = (struct quantization){
         .be = be,
         .precision = *precision,
         .seed = (uint64_t)config->seed,
         .fast_accumulation = config->fp8.fast_accumulation,
-        .sums = (enum matmul_sums)config->fp8.sums,
         .margin = recipe->delayed ? ldexpf(1, (int)config->fp8.margin) : 1,
         .history_length = recipe->delayed ? config->fp8.amax_history_length : 0,
-        .layers = config->model.n_layer,
-        .gated = mlp_is_gated(config->model.mlp),
+        .shape = shape,
+        .prepared = shape_prepares_heads(&shape),
         .tensor_cores = be->device.native_8_bit && !recipe->in_blocks,
         .multiplies_blocks = recipe->in_blocks && recipe_is_native(recipe, be),
         .keeps_weights = keeps_weights,
     };
-    const struct gpt_shape shape = config_shape(config);
-    for (int i = 0; i < LINEAR_COUNT; i++) {
-        struct size features = features_of(&shape, i);
-        quantization->keeps[i] = keeps[i] && fills_bytes(quantization, features.rows);
+    memcpy(quantization->keeps, keeps, sizeof quantization->keeps);
+    for (int64_t i = 0; i < shape_period(&quantization->shape) * LINEAR_COUNT; i++) {
+        const int linear = (int)(i % LINEAR_COUNT);
+        struct size features = features_of(&quantization->shape, i / LINEAR_COUNT, linear);
+        quantization->keeps[linear] &= fills_bytes(quantization, features.rows);
         quantization->multiplies_blocks &=
             fills_bytes(quantization, features.rows) && fills_bytes(quantization, features.columns);
     }
     quantization->slots =
         calloc((size_t)quantization_count(quantization), sizeof *quantization->slots);
-    return quantization->slots ? 0 : fail(error, "out of memory");
+    return quantization->slots ? 0 : fail_memory(error, "the slots of quantized operands");
 }
 
 void quantization_close(struct quantization *quantization) {
@@ -211,23 +208,26 @@ void quantization_close(struct quantization *quantization) {
     *quantization = (struct quantization){0};
 }
 
-/* Returns the size of a tensor as stored. */
-static struct size size_of(const struct quantization *q, const struct gpt_shape *s, int linear,
-                           enum quantized kind) {
-    const struct size features = features_of(s, linear);
-    if (kind == QUANTIZED_INPUT) return (struct size){s->rows, features.rows};
-    if (kind == QUANTIZED_GRADIENT) return (struct size){s->rows, features.columns};
-    return q->weights_out_in ? (struct size){features.columns, features.rows} : features;
+/* Returns the size of a tensor of a block as stored. */
+static struct size size_of(const struct quantization *q, const struct model_shape *s, int64_t layer,
+                           int linear, enum linear_operand kind) {
+    const struct size features = features_of(s, layer, linear);
+    if (kind == LINEAR_INPUT) return (struct size){s->rows, features.rows};
+    if (kind == LINEAR_GRADIENT) return (struct size){s->rows, features.columns};
+    return q->shape.weights_out_in ? (struct size){features.columns, features.rows} : features;
 }
 
 struct operand_bytes {
     size_t values, scales, block_scales;
 };
 
-/* Returns the memory of a tensor for one of its matmuls. */
-static struct operand_bytes bytes_of(const struct quantization *q, const struct gpt_shape *s,
-                                     int linear, enum quantized kind, int reader, bool codes) {
-    const struct size size = size_of(q, s, linear, kind);
+/* Returns the memory of a slot's tensor for one of its matmuls. */
+static struct operand_bytes bytes_of(const struct quantization *q, const struct model_shape *s,
+                                     int64_t index, int reader, bool codes) {
+    const enum linear_operand kind = (enum linear_operand)(index % LINEAR_OPERANDS);
+    const int linear = (int)(index / LINEAR_OPERANDS % LINEAR_COUNT);
+    const int64_t layer = index / LINEAR_OPERANDS / LINEAR_COUNT;
+    const struct size size = size_of(q, s, layer, linear, kind);
     const struct quantize_format format = format_of(q, kind, readers[kind][reader]);
     const struct tensor scales = quantize_format_scales(&format, size.rows, size.columns);
     const size_t bytes = tensor_bytes(&scales);
@@ -251,12 +251,12 @@ static struct operand_memory take(struct arena *arena, struct operand_bytes byte
 }
 
 /* Lays out a buffer for the largest tensor of a kind. Returns its size. */
-static size_t layout_shared(struct quantization *q, struct arena *arena, const struct gpt_shape *s,
-                            enum quantized kind) {
+static size_t layout_shared(struct quantization *q, struct arena *arena,
+                            const struct model_shape *s, enum linear_operand kind) {
     const bool codes = !q->precision.recipe.in_blocks || q->multiplies_blocks;
     struct operand_bytes most = {0};
-    for (int i = 0; i < LINEAR_COUNT * 2; i++) {
-        struct operand_bytes bytes = bytes_of(q, s, i / 2, kind, i % 2, codes);
+    for (int64_t i = 0; i < shape_period(s) * LINEAR_COUNT * 2; i++) {
+        struct operand_bytes bytes = bytes_of(q, s, i / 2 * LINEAR_OPERANDS + kind, i % 2, codes);
         most.values = MAX(most.values, bytes.values);
         most.scales = MAX(most.scales, bytes.scales);
         most.block_scales = MAX(most.block_scales, bytes.block_scales);
@@ -267,11 +267,12 @@ static size_t layout_shared(struct quantization *q, struct arena *arena, const s
 
 /* Lays out a buffer in bf16 for the largest tensor that is transformed. */
 static void *layout_transform(const struct quantization *q, struct arena *arena,
-                              const struct gpt_shape *s) {
+                              const struct model_shape *s) {
     size_t most = 0;
-    for (int i = 0; i < LINEAR_COUNT; i++) {
-        const struct size in = size_of(q, s, i, QUANTIZED_INPUT);
-        const struct size gradient = size_of(q, s, i, QUANTIZED_GRADIENT);
+    for (int64_t i = 0; i < shape_period(s) * LINEAR_COUNT; i++) {
+        const int64_t layer = i / LINEAR_COUNT;
+        const struct size in = size_of(q, s, layer, i % LINEAR_COUNT, LINEAR_INPUT);
+        const struct size gradient = size_of(q, s, layer, i % LINEAR_COUNT, LINEAR_GRADIENT);
         const int64_t columns = MAX(in.columns, gradient.columns);
         most = MAX(most, dtype_size(DTYPE_BF16, in.rows * columns));
     }
@@ -280,31 +281,30 @@ static void *layout_transform(const struct quantization *q, struct arena *arena,
 
 /* Points a slot to the memory that each of its matmuls reads. `transposed` is a second buffer of
  * gradients, for tensor cores that read both layouts of a tensor. */
-static void layout_slot(struct quantization *q, struct arena *arena, const struct gpt_shape *s,
+static void layout_slot(struct quantization *q, struct arena *arena, const struct model_shape *s,
                         int64_t index, void *transposed) {
-    const enum quantized kind = (enum quantized)(index % QUANTIZED_KINDS);
-    const int linear = (int)(index / QUANTIZED_KINDS % LINEAR_COUNT);
+    const enum linear_operand kind = (enum linear_operand)(index % LINEAR_OPERANDS);
+    const int linear = (int)(index / LINEAR_OPERANDS % LINEAR_COUNT);
     const bool both = quantization_serves_both(q, kind, linear);
     struct operand_memory *memory = q->slots[index].memory;
     for (int reader = 1; reader >= 0; reader--) {
         memory[reader] = both && reader == 0 ? memory[1] : q->shared[kind];
         if (!has_own_memory(q, kind, linear, reader) || (both && reader == 0)) continue;
         const bool codes = is_in_codes(q, kind, linear, reader);
-        memory[reader] = take(arena, bytes_of(q, s, linear, kind, reader, codes));
+        memory[reader] = take(arena, bytes_of(q, s, index, reader, codes));
     }
     if (both && q->tensor_cores)
-        memory[0].values = kind == QUANTIZED_GRADIENT ? transposed : q->shared[kind].values;
+        memory[0].values = kind == LINEAR_GRADIENT ? transposed : q->shared[kind].values;
 }
 
 void quantization_layout(struct quantization *quantization, struct arena *arena,
-                         const struct gpt_shape *shape) {
+                         const struct model_shape *shape) {
     struct quantization *q = quantization;
     if (!q->be) return;
-    q->weights_out_in = shape->weights_out_in;
     const int64_t count = quantization_count(q);
     bool tracks = false;
-    for (int kind = 0; kind < QUANTIZED_KINDS; kind++)
-        tracks |= has_tensor_scale(q, (enum quantized)kind);
+    for (int kind = 0; kind < LINEAR_OPERANDS; kind++)
+        tracks |= has_tensor_scale(q, (enum linear_operand)kind);
     /* These come first, so that their addresses do not depend on the batch; their values
      * persist. */
     q->records = arena_take(arena, (size_t)record_count(q) * sizeof *q->records);
@@ -314,12 +314,12 @@ void quantization_layout(struct quantization *quantization, struct arena *arena,
         q->amax = arena_take(arena, (size_t)count * sizeof *q->amax);
         q->history = arena_take(arena, (size_t)(q->history_length * count) * sizeof *q->history);
     }
-    layout_shared(q, arena, shape, QUANTIZED_INPUT);
-    if (!q->keeps_weights) layout_shared(q, arena, shape, QUANTIZED_WEIGHT);
-    const size_t gradient = layout_shared(q, arena, shape, QUANTIZED_GRADIENT);
+    layout_shared(q, arena, shape, LINEAR_INPUT);
+    if (!q->keeps_weights) layout_shared(q, arena, shape, LINEAR_WEIGHT);
+    const size_t gradient = layout_shared(q, arena, shape, LINEAR_GRADIENT);
     if (q->multiplies_blocks && q->precision.recipe.hadamard)
         q->transform_values = layout_transform(q, arena, shape);
-    const bool both = q->tensor_cores && has_one_format(q, QUANTIZED_GRADIENT);
+    const bool both = q->tensor_cores && has_one_format(q, LINEAR_GRADIENT);
     void *transposed = both ? arena_take(arena, gradient) : NULL;
     for (int64_t i = 0; i < count; i++) layout_slot(q, arena, shape, i, transposed);
 }
@@ -382,7 +382,7 @@ static uint64_t bits_of(const struct quantization *q, uint64_t use, int64_t inde
 static struct amax *transform(const struct quantization *q, const struct tensor *out,
                               const struct quantized_operand *o) {
     enum { STREAM = 0x68616461 }; /* distinguishes these bits from other uses of the seed */
-    const int64_t input = index_of(QUANTIZED_INPUT, o->site, o->layer);
+    const int64_t input = index_of(LINEAR_INPUT, o->site, o->layer);
     struct amax *amax = q->tracked ? q->transformed : NULL;
     if (amax) OP(q->be, clear, .data = amax, .bytes = sizeof *amax);
     OP(q->be, hadamard, .out = out, .in = o->in,
@@ -431,7 +431,8 @@ static void quantize(struct quantization *q, struct quantized_slot *slot,
     if (plain->transposed)
         scales = tensor_view(&scales, tensor_columns(&scales), tensor_rows(&scales));
     struct amax *amax = tracked_amax(q, o->kind, index);
-    const bool found = amax && (slot->measured || writer_tracks_amax(q, o->kind, o->site));
+    const bool found =
+        amax && (slot->measured || writer_tracks_amax(q, o->kind, o->site, o->layer));
     struct quantize_record *record = own_records(q);
     if (record) record = slot->recorded ? NULL : record + index;
     if (q->precision.recipe.in_blocks)
@@ -466,7 +467,7 @@ struct operand quantization_operand(struct quantization *quantization,
     struct quantization *q = quantization;
     struct quantized_slot *slot = &q->slots[index_of(operand->kind, operand->site, operand->layer)];
     const int reader = operand->matmul == readers[operand->kind][1];
-    const bool saves = operand->kind == QUANTIZED_INPUT && quantization_keeps(q, operand->site);
+    const bool saves = operand->kind == LINEAR_INPUT && quantization_keeps(q, operand->site);
     if (saves && reader == 0) {
         struct quantized_operand saved = *operand;
         saved.matmul = MATMUL_WEIGHT_GRADIENT;
@@ -479,13 +480,15 @@ struct operand quantization_operand(struct quantization *quantization,
 
 /* ---- Passes and steps */
 
-void quantization_begin_pass(struct quantization *quantization) {
+void quantization_begin_pass(struct quantization *quantization, bool further_micro_batch,
+                             bool attends_to_cache) {
     struct quantization *q = quantization;
     if (!q->be) return;
+    q->attends_to_cache = attends_to_cache;
     for (int64_t i = 0; i < quantization_count(q); i++) {
         struct quantized_slot *slot = &q->slots[i];
         const bool kept =
-            q->keeps_weights && q->weights_rounded && i % QUANTIZED_KINDS == QUANTIZED_WEIGHT;
+            q->keeps_weights && further_micro_batch && i % LINEAR_OPERANDS == LINEAR_WEIGHT;
         slot->done[0] = slot->done[1] = kept;
         slot->recorded = slot->measured = false;
     }

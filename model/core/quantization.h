@@ -21,9 +21,10 @@
  * exactly. In nvfp4 gradients are rounded stochastically, and operands of weight gradients pass a
  * Hadamard transform first.
  *
- * Norms and the MLP's activation function track the amax of the tensors that they write, in both
- * passes. The amax of weights and of tensors written by attention is computed when they are first
- * quantized in a pass. Bias gradients are sums of unquantized values. */
+ * The operations that write a linear layer's input or its output's gradient track their amax
+ * (LINEAR_LAYERS in architecture.h says which). The amax of weights, and of tensors that another
+ * operation also writes, is computed when they are first quantized in a pass. Bias gradients are
+ * sums of unquantized values. */
 #pragma once
 
 #include <stdbool.h>
@@ -54,22 +55,20 @@ struct quantized_slot {
 struct quantization {
     struct backend *be; /* NULL: nothing is quantized */
     struct precision precision;
-    uint64_t seed;          /* seeds stochastic rounding and the signs of Hadamard transforms */
-    bool fast_accumulation; /* in the forward pass */
-    enum matmul_sums sums;
-    float margin;           /* 2^fp8.margin */
-    int64_t history_length; /* 0: no history */
-    int64_t layers;
-    bool weights_out_in;    /* as in struct gpt_shape */
-    bool gated;             /* the MLP is gated */
-    bool tensor_cores;      /* the device multiplies 8-bit operands, reducing over columns only */
-    bool multiplies_blocks; /* the device multiplies codes in blocks */
+    uint64_t seed;            /* seeds stochastic rounding and the signs of Hadamard transforms */
+    bool fast_accumulation;   /* in the forward pass */
+    float margin;             /* 2^fp8.margin */
+    int64_t history_length;   /* 0: no history */
+    struct model_shape shape; /* without a batch */
+    bool prepared;            /* shape_prepares_heads: attention does not write the last of dqkv */
+    bool tensor_cores;        /* the device multiplies 8-bit operands, reducing over columns only */
+    bool multiplies_blocks;   /* the device multiplies codes in blocks */
 
+    bool attends_to_cache;    /* attention_decode writes the last of this pass's attention_out */
     bool keeps[LINEAR_COUNT]; /* inputs saved in 8 or 4 bits for the backward pass */
     bool keeps_weights;       /* quantized weights are kept for all micro-batches of a step */
-    bool weights_rounded; /* a further micro-batch of a step: kept weights are those of the first */
-    struct quantized_slot *slots;                  /* [layers, LINEAR_COUNT, QUANTIZED_KINDS] */
-    struct operand_memory shared[QUANTIZED_KINDS]; /* buffers that slots without their own share */
+    struct quantized_slot *slots;                  /* [layers, LINEAR_COUNT, LINEAR_OPERANDS] */
+    struct operand_memory shared[LINEAR_OPERANDS]; /* buffers that slots without their own share */
     void *transform_values;   /* the current Hadamard transform, in bf16; NULL: in place */
     struct amax *tracked;     /* [count] amax of this pass; NULL unless tensors have a scale */
     struct amax *transformed; /* amax of the current Hadamard transform; with `tracked` only */
@@ -78,8 +77,9 @@ struct quantization {
     float *history; /* [history_length, count] */
 };
 
-/* Nothing is quantized unless precision->fp8. keeps: linear layers whose quantized input is saved
- * for the backward pass; keeps_weights: quantized weights are kept for all micro-batches of a step.
+/* Nothing is quantized unless precision->quantizes. keeps: linear layers whose quantized input is
+ * saved for the backward pass; keeps_weights: quantized weights are kept for all micro-batches of a
+ * step.
  */
 int quantization_open(struct quantization *quantization, const struct config *config,
                       const struct precision *precision, struct backend *be,
@@ -89,14 +89,14 @@ void quantization_close(struct quantization *quantization);
 /* Lays out the memory for a batch of this shape; called once to measure and once to assign
  * addresses. */
 void quantization_layout(struct quantization *quantization, struct arena *arena,
-                         const struct gpt_shape *shape);
+                         const struct model_shape *shape);
 
 /* Clears the records and the amax history. */
 void quantization_clear(const struct quantization *quantization);
 
 /* A tensor to be quantized, and the matmul that reads it. */
 struct quantized_operand {
-    enum quantized kind;
+    enum linear_operand kind;
     enum autocast_site site;
     int64_t layer;
     enum linear_matmul matmul;
@@ -109,8 +109,7 @@ struct operand {
     struct tensor values;        /* [rows, columns] of the tensor; [columns, rows] if transposed */
     struct tensor scales;        /* rank 0: none */
     struct matmul_blocks blocks; /* with codes only; else scales.rank is 0 */
-    bool
-        transposed; /* for tensor cores, which reduce over columns: the tensor has its rows there */
+    bool transposed;             /* the tensor's rows are columns, over which tensor cores reduce */
 };
 
 /* Returns the operand, quantized now unless its memory holds it. An input that is saved is
@@ -119,7 +118,7 @@ struct operand quantization_operand(struct quantization *quantization,
                                     const struct quantized_operand *operand);
 
 /* Returns the amax for the operation that writes an operand's tensor to track, or NULL. */
-struct amax *quantization_amax(const struct quantization *quantization, enum quantized kind,
+struct amax *quantization_amax(const struct quantization *quantization, enum linear_operand kind,
                                enum autocast_site site, int64_t layer);
 
 /* True if the input of this layer is saved in 8 or 4 bits, so that the activation itself need not
@@ -128,11 +127,13 @@ bool quantization_keeps(const struct quantization *quantization, enum autocast_s
 
 /* True if one quantization of such a tensor serves both of its matmuls. linear: see linear_index.
  */
-bool quantization_serves_both(const struct quantization *quantization, enum quantized kind,
+bool quantization_serves_both(const struct quantization *quantization, enum linear_operand kind,
                               int linear);
 
-/* Begins a forward pass: all tensors are new, but for weights that are kept. */
-void quantization_begin_pass(struct quantization *quantization);
+/* Begins a forward pass: all tensors are new, but in a further micro-batch of a step for weights
+ * that are kept. attends_to_cache: attention_decode writes rows of attention_out. */
+void quantization_begin_pass(struct quantization *quantization, bool further_micro_batch,
+                             bool attends_to_cache);
 
 /* Clears the records before the first micro-batch of a step. */
 void quantization_begin_step(const struct quantization *quantization);

@@ -22,6 +22,10 @@ static int count_layers(const struct parameter *list) {
     return last + 1;
 }
 
+/* Elements of a bucket of several parameters: 128 MB in fp32, 64 MB in 16 bits. Transfers of this
+ * size are at full speed, and that of one bucket runs while the next one is updated. */
+static const int64_t BUCKET_ELEMENTS = (int64_t)32 << 20;
+
 static bool same_bucket(const struct bucket *bucket, const struct bucket *next) {
     return bucket->group == next->group && bucket->rule == next->rule &&
            bucket->layer == next->layer && bucket->in_layers == next->in_layers &&
@@ -48,7 +52,8 @@ static void list_buckets(struct shards *shards, const struct config *config,
                               .embedding = several_ranks && p == parameter_wte(list),
                               .coded = update_rule_in_8bit(config, p)};
         struct bucket *last = arrlen(shards->buckets) ? &arrlast(shards->buckets) : NULL;
-        if (last && same_bucket(last, &next)) last->count += next.count;
+        const bool fits = !several_ranks || (last && last->count + next.count <= BUCKET_ELEMENTS);
+        if (last && fits && same_bucket(last, &next)) last->count += next.count;
         else arrput(shards->buckets, next);
     }
     for (ptrdiff_t i = 0; i < arrlen(shards->buckets); i++) {

@@ -5,7 +5,8 @@
  *     |0 1 2|0 1 2| 0  1  2 | 0  1  2 |     | 0  1  2 |      the ranks' parts (ranks_part)
  *
  * A bucket lies in one group of master weights, one rule updates it, and its gradients are complete
- * at one point of the backward pass. With one rank a bucket is a whole group. */
+ * at one point of the backward pass. With several ranks it has at most 32 M elements, unless it is
+ * a single parameter. With one rank a bucket is a whole group. */
 #pragma once
 
 #include <stdbool.h>

@@ -3,19 +3,33 @@
 #include "kernels/moment_code.h"
 
 static const struct update_rule rules[] = {
-    [CONFIG_OPTIMIZER_ADAMW] = {CONFIG_OPTIMIZER_ADAMW, 2, {"exp_avg.", "exp_avg_sq."}},
-    [CONFIG_OPTIMIZER_MUON] = {CONFIG_OPTIMIZER_MUON, 1, {"momentum_buffer."}},
+    [CONFIG_OPTIMIZER_ADAMW] = {CONFIG_OPTIMIZER_ADAMW,
+                                UPDATE_ADAMW,
+                                2,
+                                {"exp_avg.", "exp_avg_sq."}},
+    [CONFIG_OPTIMIZER_MUON] = {CONFIG_OPTIMIZER_MUON, UPDATE_DIRECTION, 1, {"momentum_buffer."}},
     /* Chen et al. 2023, arXiv 2302.06675. */
-    [CONFIG_OPTIMIZER_LION] = {CONFIG_OPTIMIZER_LION, 1, {"exp_avg."}},
+    [CONFIG_OPTIMIZER_LION] = {CONFIG_OPTIMIZER_LION, UPDATE_LION, 1, {"exp_avg."}},
     /* With momentum, as torch.optim.SGD. */
-    [CONFIG_OPTIMIZER_SGD] = {CONFIG_OPTIMIZER_SGD, 1, {"momentum_buffer."}},
+    [CONFIG_OPTIMIZER_SGD] = {CONFIG_OPTIMIZER_SGD, UPDATE_SGD, 1, {"momentum_buffer."}},
 };
 
 const struct update_rule *update_rule_of(const struct config *config,
                                          const struct parameter *parameter) {
     enum config_optimizer name = config->optimizer.name;
-    bool matrix = parameter->layer >= 0 && parameter->extent.columns > 0;
+    bool matrix =
+        parameter->layer >= 0 && parameter->extent.columns > 0 && !parameter->extent.convolution;
     return &rules[name == CONFIG_OPTIMIZER_MUON && !matrix ? CONFIG_OPTIMIZER_ADAMW : name];
+}
+
+void update_rule_set(struct update_args *args, const struct update_rule *rule,
+                     const struct config *config) {
+    const bool has_momentum = rule->kind == UPDATE_SGD || rule->kind == UPDATE_DIRECTION;
+    args->kind = rule->kind;
+    args->beta1 = has_momentum ? config->optimizer.momentum : config->optimizer.beta1;
+    args->beta2 = config->optimizer.beta2;
+    args->epsilon = config->optimizer.eps;
+    args->nesterov = has_momentum && config->optimizer.nesterov;
 }
 
 static bool is_embedding(const struct parameter *p) {

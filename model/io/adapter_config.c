@@ -13,30 +13,38 @@
 #include "model/config/config_keys.h"
 #include "model/config/config_print.h"
 #include "model/io/adapter_targets.h"
+#include "model/io/huggingface_larger.h"
 
 const char adapter_config_name[] = "adapter_config.json";
 
+/* Modules of a larger model that may have the names of the text's: an expression of Python. */
+static const char tower_modules[] = ".*(visual|vision|connector|projector).*";
+
 void adapter_print_config(FILE *out, const void *context) {
     const struct config *config = context;
-    struct gpt_shape shape = config_shape(config);
-    char alpha[CONFIG_NUMBER_MAX], dropout[CONFIG_NUMBER_MAX];
+    const bool is_part = larger_model_module(config->model.init_from);
+    struct model_shape shape = config_shape(config);
+    char alpha[CONFIG_NUMBER_MAX], dropout[CONFIG_NUMBER_MAX], excluded[100];
+    snprintf(excluded, sizeof excluded, "\n  \"exclude_modules\": \"%s\",", tower_modules);
     unsigned printed = 0; /* GPT-2 has two layers of one name */
     fputs("{\n  \"base_model_name_or_path\": ", out);
     json_print_string(out, config->model.init_from);
-    fprintf(
-        out,
-        ",\n  \"bias\": \"none\",\n  \"fan_in_fan_out\": %s,\n  \"inference_mode\": true,\n"
-        "  \"lora_alpha\": %s,\n  \"lora_dropout\": %s,\n  \"peft_type\": \"LORA\",\n"
-        "  \"r\": %lld,\n  \"target_modules\": [",
-        shape.weights_out_in ? "false" : "true", config_format_number(alpha, config->adapter.alpha),
-        config_format_number(dropout, config->adapter.dropout), (long long)config->adapter.rank);
+    fprintf(out,
+            ",\n  \"bias\": \"none\",%s\n  \"fan_in_fan_out\": %s,\n  \"inference_mode\": true,\n"
+            "  \"lora_alpha\": %s,\n  \"lora_dropout\": %s,\n  \"peft_type\": \"LORA\",\n"
+            "  \"r\": %lld,\n  \"target_modules\": [",
+            is_part ? excluded : "", shape.weights_out_in ? "false" : "true",
+            config_format_number(alpha, config->adapter.alpha),
+            config_format_number(dropout, config->adapter.dropout),
+            (long long)config->adapter.rank);
     for (enum adapter_target i = 0; i < ADAPTER_TARGET_COUNT; i++) {
         if (!(shape.adapter_targets & ~printed & 1u << i)) continue;
         fprintf(out, "%s\"%s\"", printed ? ", " : "", adapter_target_name(&shape, i));
         printed |= adapter_targets_named(&shape, adapter_target_name(&shape, i));
     }
-    fprintf(out, "],\n  \"task_type\": \"CAUSAL_LM\",\n  \"use_rslora\": %s\n}\n",
-            config->adapter.rslora ? "true" : "false");
+    /* PEFT refuses keys that it does not know; use_rslora came with 0.8. */
+    fprintf(out, "],\n  \"task_type\": \"CAUSAL_LM\"%s\n}\n",
+            config->adapter.rslora ? ",\n  \"use_rslora\": true" : "");
 }
 
 /* An adapter_config.json while it is read into a config. */
@@ -127,9 +135,16 @@ static int check_kind(const struct adapter_reader *reader) {
     cJSON_ArrayForEach(member, reader->root) {
         size_t i = 0;
         while (i < count && strcmp(known_keys[i], member->string) != 0) i++;
-        if (i < count || is_unused(member)) continue;
-        return refuse(reader, member->string,
-                      "none of it: it is of another kind of adapter, or unknown");
+        const bool towers = strcmp(member->string, "exclude_modules") == 0 &&
+                            cJSON_IsString(member) &&
+                            strcmp(member->valuestring, tower_modules) == 0;
+        if (i < count || is_unused(member) || towers) continue;
+        const bool whole = strcmp(member->string, "modules_to_save") == 0;
+        return refuse(
+            reader, member->string,
+            whole ? "none of it: whole weights. Merge them in PEFT (merge_and_unload), save "
+                    "the model and the tokenizer, and give that folder to model.init_from"
+                  : "none of it: it is of another kind of adapter, or unknown");
     }
     return check_initialization(reader);
 }
@@ -162,7 +177,7 @@ static int read_targets(const struct adapter_reader *reader) {
     struct error reason;
     unsigned targets;
     config_resolve(&resolved);
-    struct gpt_shape shape = config_shape(&resolved);
+    struct model_shape shape = config_shape(&resolved);
     if (adapter_targets_match(&targets, json_member(reader->root, "target_modules"), &shape,
                               &reason))
         return refuse_value(reader, "target_modules", "which", reason.text);

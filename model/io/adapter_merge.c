@@ -32,7 +32,7 @@ static float *read_part(const struct parameter *list, const struct tensor_files 
                         const struct parameter *part, struct error *error) {
     int64_t count = parameter_count(part);
     float *values = malloc((size_t)count * sizeof *values);
-    if (!values) fail(error, "out of memory for an adapter");
+    if (!values) fail_memory(error, "an adapter");
     else if (checkpoint_widen(values, checkpoint_find_adapter(list, files, part->name), 0, count,
                               error) == 0)
         return values;

@@ -11,7 +11,7 @@
 /* The adapter of one linear layer. */
 struct merged_layer {
     float scale;                 /* set by the caller, */
-    bool out_in;                 /* as is the layout of weights: struct gpt_shape */
+    bool out_in;                 /* as is the layout of weights: struct model_shape */
     const struct parameter *of;  /* the weight that a and b belong to, or NULL */
     int64_t rank, rows, columns; /* sizes of the weight */
     float *a, *b;                /* [rank, inputs], [outputs, rank]; NULL: it has no adapter */

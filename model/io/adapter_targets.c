@@ -111,17 +111,21 @@ static bool selects(const cJSON *modules, const regex_t *regex, const char *modu
     return false;
 }
 
-/* Sets the target's bit if all layers have it. Fails if only some of them have it. */
+/* Sets the target's bit if it is selected in all layers that have it. Fails if it is in some. */
 static int match_target(unsigned *targets, enum adapter_target target, const cJSON *modules,
-                        const regex_t *regex, const struct gpt_shape *shape, struct error *error) {
+                        const regex_t *regex, const struct model_shape *shape,
+                        struct error *error) {
     char module[MODULE_MAX];
-    int64_t first = 0;
+    bool first = false, begun = false;
     for (int64_t layer = 0; layer < shape->n_layer; layer++) {
+        struct model_shape own = shape_of_layer(shape, layer);
+        own.adapter_targets = 1u << target;
+        if (!shape_has_target(&own, target)) continue;
         snprintf(module, sizeof module,
-                 shape->weights_out_in ? "model.layers.%d.%s" : "transformer.h.%d.%s", (int)layer,
+                 shape->llama_names ? "model.layers.%d.%s" : "transformer.h.%d.%s", (int)layer,
                  adapter_target_layer(shape, target));
         bool selected = selects(modules, regex, module);
-        if (layer == 0) first = selected;
+        if (!begun) first = selected, begun = true;
         if (selected != first)
             return fail(error, "selects %.60s in some layers only (%s layer %d)",
                         adapter_target_layer(shape, target), selected ? "from" : "not in",
@@ -132,7 +136,7 @@ static int match_target(unsigned *targets, enum adapter_target target, const cJS
 }
 
 static int match_all(unsigned *targets, const cJSON *modules, const regex_t *regex,
-                     const struct gpt_shape *shape, struct error *error) {
+                     const struct model_shape *shape, struct error *error) {
     static const char *const others[2][3] = {
         {"lm_head", "transformer.wte", "transformer.wpe"},
         {"lm_head", "model.embed_tokens", "model.norm"},
@@ -142,13 +146,13 @@ static int match_all(unsigned *targets, const cJSON *modules, const regex_t *reg
     for (enum adapter_target i = 0; i < ADAPTER_TARGET_COUNT; i++)
         if (all >> i & 1 && match_target(targets, i, modules, regex, shape, error)) return -1;
     for (int i = 0; i < 3; i++)
-        if (selects(modules, regex, others[shape->weights_out_in][i]))
+        if (selects(modules, regex, others[shape->llama_names][i]))
             return fail(error, "selects %s, which has no adapter here",
-                        others[shape->weights_out_in][i]);
+                        others[shape->llama_names][i]);
     return *targets ? 0 : fail(error, "selects no linear layer of this model");
 }
 
-int adapter_targets_match(unsigned *targets, const cJSON *modules, const struct gpt_shape *shape,
+int adapter_targets_match(unsigned *targets, const cJSON *modules, const struct model_shape *shape,
                           struct error *error) {
     const cJSON *name;
     regex_t regex;

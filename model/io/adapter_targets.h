@@ -15,4 +15,4 @@ struct cJSON;
  * Fails, with the reason alone, if these are not the same linear layers in all blocks, if they
  * include another module, and if the expression has a construct that is not supported. */
 int adapter_targets_match(unsigned *targets, const struct cJSON *modules,
-                          const struct gpt_shape *shape, struct error *error);
+                          const struct model_shape *shape, struct error *error);

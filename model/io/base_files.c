@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,9 +16,11 @@
 #include "data/corpus/chat.h"
 #include "data/corpus/chat_file.h"
 #include "data/util/files.h"
+#include "data/util/note.h"
 #include "data/util/printed.h"
 #include "data/util/utf8.h"
 #include "model/config/config_keys.h"
+#include "model/io/huggingface_larger.h"
 
 enum { COPIED_MAX_BYTES = 64 << 20, EDITS_MAX = 64, CHAT_TEMPLATE = 0, TOKENIZER_CONFIG };
 
@@ -119,10 +122,10 @@ static int compare_shape(bool *same, const struct config *config, const char *mo
                          struct error *error) {
     struct config read = *config;
     if (huggingface_read_config(&read, model, error)) return -1;
-    const struct gpt_shape theirs = config_shape(&read), ours = config_shape(config);
+    const struct model_shape theirs = config_shape(&read), ours = config_shape(config);
     *same = read.model.type == config->model.type;
-#define X(size)       *same &= theirs.size == ours.size;
-#define Y(type, part) *same &= theirs.part == ours.part;
+#define X(size)            *same &= theirs.size == ours.size;
+#define Y(type, part, ...) *same &= theirs.part == ours.part;
     MODEL_SIZES(X)
     MODEL_PARTS(Y)
 #undef X
@@ -137,8 +140,12 @@ static int read_model(struct base_files *base, const struct config *config, cons
         huggingface_read_tokens(&base->tokens, config, model, error) ||
         compare_shape(&base->same_shape, config, model, error))
         return -1;
+    const cJSON *text = larger_model_text(base->config.root);
+    const cJSON *mtp = json_member(text ? text : base->config.root, "mtp_num_hidden_layers");
+    base->leaves_out_mtp = cJSON_IsNumber(mtp) && mtp->valuedouble > 0;
     /* The text's part of a model of images and text gets a config.json of its own. */
-    if (json_member(base->config.root, "text_config")) json_file_close(&base->config);
+    base->left_out = larger_model_of(base->config.root);
+    if (base->left_out) json_file_close(&base->config);
     return 0;
 }
 
@@ -150,30 +157,42 @@ static bool has_file(const struct tokenizer *tokenizer, const char *name) {
 }
 
 static int read_tokenizer(struct base_files *base, const struct tokenizer *tokenizer,
-                          const char *directory, bool only_template, struct error *error) {
-    char **template = &base->tokenizer[CHAT_TEMPLATE].bytes;
-    for (int i = 0; i < (only_template ? CHAT_TEMPLATE + 1 : BASE_TOKENIZER_FILES); i++)
+                          const char *directory, struct error *error) {
+    for (int i = 0; i < BASE_TOKENIZER_FILES; i++)
         if (!has_file(tokenizer, tokenizer_names[i]) &&
             read_file(&base->tokenizer[i].bytes, &base->tokenizer[i].size, directory,
                       tokenizer_names[i], error))
             return -1;
-    if (!only_template || *template) return 0;
-    if (chat_file_read(template, directory, error) < 0) return -1;
-    base->tokenizer[CHAT_TEMPLATE].size = *template ? strlen(*template) : 0;
     return 0;
+}
+
+/* Sets the tokens at which sampling stops if the model names none: those of the tokenizer. */
+static void add_ends(struct base_files *base, const struct config *config,
+                     const struct tokenizer *tokenizer, const char *directory) {
+    struct tokenizer opened;
+    struct error ignored;
+    if (base->tokens.end_count > 0) return;
+    const bool opens = !tokenizer && directory && tokenizer_in_directory(directory) &&
+                       tokenizer_open(&opened, TOKENIZER_FILES, directory, &ignored) == 0;
+    const struct huggingface_tokens ends =
+        huggingface_tokens_of(config, opens ? &opened : tokenizer);
+    for (int i = 0; i < ends.end_count; i++) huggingface_add_end(&base->tokens, ends.ends[i]);
+    if (opens) tokenizer_close(&opened);
 }
 
 int base_files_open(struct base_files *base, const struct config *config,
                     const struct tokenizer *tokenizer, const char *model,
                     const char *tokenizer_directory, struct error *error) {
     bool has_model = model && model[0] && file_exists_in(model, config_name);
-    *base = (struct base_files){.tokens = huggingface_tokens_of(config, tokenizer)};
-    if ((!has_model || read_model(base, config, model, error) == 0) &&
-        (!tokenizer_directory ||
-         read_tokenizer(base, tokenizer, tokenizer_directory, !has_model, error) == 0))
-        return 0;
-    base_files_close(base);
-    return -1;
+    *base = (struct base_files){.tokens = huggingface_tokens_of(config, tokenizer),
+                                .is_new = !has_model};
+    if ((has_model && read_model(base, config, model, error)) ||
+        (tokenizer_directory && read_tokenizer(base, tokenizer, tokenizer_directory, error))) {
+        base_files_close(base);
+        return -1;
+    }
+    add_ends(base, config, tokenizer, tokenizer_directory);
+    return 0;
 }
 
 void base_files_close(struct base_files *base) {
@@ -181,6 +200,17 @@ void base_files_close(struct base_files *base) {
     json_file_close(&base->generation);
     for (int i = 0; i < BASE_TOKENIZER_FILES; i++) free(base->tokenizer[i].bytes);
     *base = (struct base_files){0};
+}
+
+void base_files_note_left_out(const struct base_files *base, FILE *notes) {
+    if (base->left_out)
+        note(notes, "note",
+             "the model of text in a %s is used, as a model of its own: the parts "
+             "for images are left out",
+             base->left_out->type);
+    if (base->leaves_out_mtp)
+        note(notes, "note",
+             "the model's layers that predict several tokens at once (mtp) are left out");
 }
 
 /* Finds whether tokenizer_config.json or a file of its own has a chat template. */
@@ -214,9 +244,7 @@ int base_files_add_answers(struct base_files *base, const struct tokens *text,
     const struct chat_template *chat = chat_template_of(tokenizer);
     int count = answer_ends(ends, text, tokenizer, error);
     for (int i = 0; i < count; i++) {
-        int before = base->tokens.end_count;
         huggingface_add_end(&base->tokens, ends[i]);
-        base->new_ends |= base->tokens.end_count > before;
         if (chat && chat_end_token(chat, tokenizer) == ends[i] && add_template(base, chat, error))
             return -1;
     }
@@ -274,21 +302,43 @@ static void print_edited(FILE *out, const void *context) {
     fwrite(close, 1, file->size - (size_t)(close - file->text), out);
 }
 
-/* Adds the edit of eos_token_id, if answers end otherwise than the base says. */
-static void edit_ends(struct edited *edited, const struct base_files *base) {
-    if (!base->new_ends) return;
-    huggingface_ends_text(edited->ends, &base->tokens);
+/* Adds the edit of eos_token_id, unless the file has all tokens that end a text. */
+static void edit_ends(struct edited *edited, const struct huggingface_tokens *tokens) {
+    const cJSON *member = json_member(edited->file->root, "eos_token_id");
+    int found = 0;
+    for (int i = 0; i < tokens->end_count; i++) {
+        const cJSON *value = cJSON_IsArray(member) ? member->child : member;
+        while (value && !(cJSON_IsNumber(value) && value->valuedouble == tokens->ends[i]))
+            value = cJSON_IsArray(member) ? value->next : NULL;
+        found += value != NULL;
+    }
+    if (found == tokens->end_count) return;
+    huggingface_ends_text(edited->ends, tokens);
     add_edit(edited, "eos_token_id", edited->ends, strlen(edited->ends));
 }
 
-/* Adds the edits of all members but the dtype and tokens, which describe the shape. */
-static void edit_shape(struct edited *edited, const cJSON *root, const char *text) {
-    static const char others[] = "bos_token_id eos_token_id pad_token_id torch_dtype";
-    const cJSON *item;
+/* True if the file has both spellings of rope's settings. */
+static bool has_both_ropes(const cJSON *root) {
+    return json_member(root, "rope_parameters") &&
+           (json_member(root, "rope_theta") || json_member(root, "rope_scaling"));
+}
+
+/* Adds the edits of members that describe the shape: those that the file lacks, since there are
+ * readers that need them, spellings of rope that may disagree, and all if the shape is another. The
+ * dtype, tokens and settings of training stay. */
+static void edit_shape(struct edited *edited, const cJSON *root, const char *text, bool all) {
+    static const char others[] = "bos_token_id eos_token_id pad_token_id torch_dtype attn_pdrop "
+                                 "embd_pdrop resid_pdrop attention_dropout initializer_range";
+    const cJSON *base = edited->file->root, *item;
+    const bool ropes = has_both_ropes(base);
     cJSON_ArrayForEach(item, root) {
+        const cJSON *member = json_member(base, item->string);
+        const bool differs = ropes && strncmp(item->string, "rope_", strlen("rope_")) == 0 &&
+                             !cJSON_Compare(member, item, true);
         size_t length;
         const char *value = json_source(item, text, &length);
-        if (!strstr(others, item->string)) add_edit(edited, item->string, value, length);
+        if ((all || !member || differs) && !strstr(others, item->string))
+            add_edit(edited, item->string, value, length);
     }
 }
 
@@ -325,15 +375,17 @@ static int write_config(const struct base_target *target, struct stored_file **w
     if (!base->config.root)
         return stored_file_print(written, target->directory, config_name, print_config, target,
                                  error);
-    if (printed_open(&printed)) return fail(error, "out of memory while writing %s", config_name);
+    if (printed_open(&printed)) return fail_memory(error, "%s", config_name);
     print_config(printed.out, target);
     int status = printed_close(&printed)
-                     ? fail(error, "out of memory while writing %s", config_name)
+                     ? fail_memory(error, "%s", config_name)
                      : json_parse(&root, printed.text, printed.size, config_name, error);
     if (status == 0) {
-        if (!base->same_shape) edit_shape(&edited, root, printed.text);
+        edit_shape(&edited, root, printed.text, !base->same_shape);
         edit_dtype(&edited, root, printed.text);
-        edit_ends(&edited, base);
+        edit_ends(&edited, &base->tokens);
+        if (json_member(base->config.root, "quantization_config")) /* weights are written plain */
+            add_edit(&edited, "quantization_config", "null", strlen("null"));
         status = stored_file_print(written, target->directory, config_name, print_edited, &edited,
                                    error);
     }
@@ -346,10 +398,32 @@ static int write_generation(const struct base_target *target, struct stored_file
                             struct error *error) {
     struct edited edited = {.file = &target->base->generation};
     const bool has_base = edited.file->root;
-    if (has_base) edit_ends(&edited, target->base);
+    if (has_base) edit_ends(&edited, &target->base->tokens);
     return stored_file_print(written, target->directory, generation_name,
                              has_base ? print_edited : print_generation,
                              has_base ? (const void *)&edited : target, error);
+}
+
+/* Writes tokenizer_config.json. A new model has a context of its own, and transformers 4 does not
+ * know transformers 5's name of a class that both have. */
+static int write_settings(const struct base_target *target, struct stored_file **written,
+                          struct error *error) {
+    static const char both[] = "\"PreTrainedTokenizerFast\"";
+    const struct base_files *base = target->base;
+    struct json_file file = {.text = base->tokenizer[TOKENIZER_CONFIG].bytes,
+                             .size = base->tokenizer[TOKENIZER_CONFIG].size};
+    struct edited edited = {.file = &file};
+    char positions[24];
+    const int length = sprintf(positions, "%" PRId64, target->config->model.n_positions);
+    if (json_parse(&file.root, file.text, file.size, tokenizer_config_name, error)) return -1;
+    const char *class = json_text(file.root, "tokenizer_class");
+    if (base->is_new) add_edit(&edited, "model_max_length", positions, (size_t)length);
+    if (class && strcmp(class, "TokenizersBackend") == 0)
+        add_edit(&edited, "tokenizer_class", both, strlen(both));
+    const int status = stored_file_print(written, target->directory, tokenizer_config_name,
+                                         print_edited, &edited, error);
+    cJSON_Delete(file.root);
+    return status;
 }
 
 /* Writes the files of the tokenizer, and tokenizer_config.json also for one whose folder has none.
@@ -366,7 +440,9 @@ static int write_tokenizer(const struct base_target *target, struct stored_file 
                                    error);
     }
     for (int i = 0; status == 0 && i < BASE_TOKENIZER_FILES; i++)
-        if (base->tokenizer[i].bytes)
+        if (i == TOKENIZER_CONFIG && base->tokenizer[i].bytes)
+            status = write_settings(target, written, error);
+        else if (base->tokenizer[i].bytes)
             status = stored_file_write(written, target->directory, tokenizer_names[i],
                                        base->tokenizer[i].bytes, base->tokenizer[i].size, error);
     if (status == 0 && template)

@@ -2,14 +2,20 @@
  * training does not change goes into every checkpoint and export as it is:
  *
  *     config.json             byte for byte, except the dtype, sizes that the run's config sets
- *                             otherwise, and eos_token_id if answers end with another token
- *     generation_config.json  byte for byte, except such an eos_token_id
+ *                             otherwise, eos_token_id, two spellings of rope that may disagree,
+ *                             quantization_config, which becomes null, and members that it
+ *                             lacks, which some readers need
+ *     generation_config.json  byte for byte, except eos_token_id
  *     tokenizer_config.json special_tokens_map.json added_tokens.json chat_template.jinja
  *     tokenizer.json vocab.json merges.txt tokenizer.model ...
- *                             byte for byte
+ *                             byte for byte, except a tokenizer_class of transformers 5 alone
+ *
+ * eos_token_id has, in both files, the tokens at which --sample stops: those of both files, those
+ * that end the answers of the training text, and if there are none, those of the tokenizer.
  *
  * A model that begins with random weights has no base: its files are printed by
- * model/io/huggingface.h, and only the chat template of its tokenizer's folder is kept. */
+ * model/io/huggingface.h, but those of its tokenizer's folder are kept, with another
+ * model_max_length. */
 #pragma once
 
 #include <stdbool.h>
@@ -29,12 +35,14 @@ enum { BASE_TOKENIZER_FILES = 9 };
 struct base_files {
     struct json_file config, generation; /* root NULL: there is none */
     bool same_shape;                     /* the run's model has the sizes and parts of config */
+    bool is_new;                         /* there is no folder of a model */
+    const struct larger_model *left_out; /* the model of which only the text's part is used */
+    bool leaves_out_mtp; /* the model has layers that predict several tokens, which are not used */
     struct {
         char *bytes; /* [size]; NULL: there is none */
         size_t size;
     } tokenizer[BASE_TOKENIZER_FILES];
     struct huggingface_tokens tokens; /* the model's, with the ends of answers */
-    bool new_ends;                    /* tokens has ends that the base does not have */
     const char *chat_template;        /* a built-in one that goes with the model, or NULL */
 };
 
@@ -54,6 +62,9 @@ int base_files_open(struct base_files *base, const struct config *config,
                     const struct tokenizer *tokenizer, const char *model,
                     const char *tokenizer_directory, struct error *error);
 void base_files_close(struct base_files *base);
+
+/* Notes the parts of a larger model that are not used. */
+void base_files_note_left_out(const struct base_files *base, FILE *notes);
 
 /* Adds the special tokens that end the answers of a training text to those that end a text. If they
  * end turns of a built-in chat template and the base has no template, that one goes with it. */

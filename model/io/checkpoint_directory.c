@@ -9,8 +9,11 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
+#include "data/util/json.h"
+#include "data/util/note.h"
 #include "model/io/checkpoint_manifest.h"
 
 enum { STEP_NAME_MAX = 48 };
@@ -175,10 +178,9 @@ static int warn_of_unfinished(const char *run_directory, int64_t found, FILE *wa
     int64_t *steps = NULL;
     int status = list_steps(&steps, run_directory, unfinished, error);
     for (ptrdiff_t i = 0; status == 0 && i < arrlen(steps) && steps[i] > found; i++)
-        fprintf(warnings,
-                "checkpoint skipped: %s/checkpoints/.%s%08" PRId64 "%s: its saving was "
-                "interrupted\n",
-                run_directory, stem, steps[i], unfinished);
+        note(warnings, "warning",
+             "checkpoint skipped: %s/checkpoints/.%s%08" PRId64 "%s: its saving was interrupted",
+             run_directory, stem, steps[i], unfinished);
     arrfree(steps);
     return status;
 }
@@ -196,8 +198,8 @@ static int find_newest(char *path, bool *removed, const char *run_directory,
         if (status == 0 && check(path, parts, true, &reason) == 0) found = steps[i];
         else if (status == 0 && !file_exists(path)) *removed = true;
         else if (status == 0)
-            fprintf(warnings, "checkpoint skipped: %.*s\n", (int)strcspn(reason.text, "\n"),
-                    reason.text);
+            note(warnings, "warning", "checkpoint skipped: %.*s", (int)strcspn(reason.text, "\n"),
+                 reason.text);
     }
     arrfree(steps);
     if (status == 0) status = warn_of_unfinished(run_directory, found, warnings, error);
@@ -329,8 +331,52 @@ int checkpoint_directory_prune(const char *run_directory, int64_t step, int64_t 
     return status;
 }
 
-int checkpoint_locate(char *path, const char *given, enum checkpoint_parts parts, FILE *warnings,
-                      struct error *error) {
+static bool keeps_best(const struct checkpoint_manifest *manifest) {
+    cJSON *config = cJSON_Parse(manifest->config);
+    bool keeps = cJSON_IsTrue(json_member(json_member(config, "checkpoint"), "keep_best"));
+    cJSON_Delete(config);
+    return keeps;
+}
+
+/* Replaces the path of the newest checkpoint by that of the lowest validation loss, which the
+ * newest one names, if that is the choice. */
+static int choose(char *path, const char *run_directory, enum checkpoint_parts parts,
+                  enum checkpoint_choice choice, FILE *notes, struct error *error) {
+    char best[FILE_PATH_MAX], file[FILE_PATH_MAX];
+    struct checkpoint_manifest manifest;
+    struct error reason = {"no validation has recorded one"};
+    if (file_path_join(file, path, checkpoint_manifest_name, error)) return -1;
+    if (checkpoint_manifest_open(&manifest, file, error)) return -1;
+    const int64_t step = manifest.state.best.step, newest = manifest.state.step;
+    const double loss = manifest.state.best.loss;
+    const bool kept = keeps_best(&manifest), wanted = kept || choice == CHECKPOINT_BEST;
+    checkpoint_manifest_close(&manifest);
+    if (step == newest || !wanted || (step == 0 && choice != CHECKPOINT_BEST)) return 0;
+    int status = step > 0 ? step_path(best, run_directory, step, "", error) : -1;
+    if (step > 0 && status == 0) status = check(best, parts, true, &reason);
+    if (status && choice == CHECKPOINT_BEST)
+        return fail(error,
+                    "%.300s has no checkpoint of its lowest validation loss: %.300s\ntrain with "
+                    "checkpoint.keep_best, or take the newest one (--newest)",
+                    run_directory, reason.text);
+    bool takes_best = status == 0 && choice != CHECKPOINT_NEWEST;
+    if (takes_best)
+        note(notes, "note",
+             "%s: step %" PRId64
+             ", of the lowest validation loss, %.4f; --newest takes step %" PRId64,
+             run_directory, step, loss, newest);
+    else
+        note(notes, "note",
+             "%s: step %" PRId64
+             ", the newest; the lowest validation loss, %.4f, was that of step %" PRId64 "%s%.*s",
+             run_directory, newest, loss, step, status ? ": " : "",
+             status ? (int)strcspn(reason.text, "\n") : 0, reason.text);
+    if (takes_best) snprintf(path, FILE_PATH_MAX, "%s", best);
+    return 0;
+}
+
+int checkpoint_locate(char *path, const char *given, enum checkpoint_parts parts,
+                      enum checkpoint_choice choice, FILE *warnings, struct error *error) {
     char inside[FILE_PATH_MAX];
     if (file_path_join(inside, given, "checkpoints", error)) return -1;
     snprintf(path, FILE_PATH_MAX, "%s", given); /* fits, since the longer one above did */
@@ -347,7 +393,10 @@ int checkpoint_locate(char *path, const char *given, enum checkpoint_parts parts
                     "%.400s has no complete checkpoint yet\nwait for its first one, or train with "
                     "a smaller checkpoint.every",
                     given);
-    if (status || strcmp(path, given) != 0) return status;
+    if (status) return status;
+    if (strcmp(path, given) != 0) return choose(path, given, parts, choice, warnings, error);
+    if (choice == CHECKPOINT_BEST)
+        return fail(error, "--best: %.400s is not a run, but one model\nleave --best out", given);
     return file_exists_in(path, checkpoint_manifest_name) ? checkpoint_verify(path, parts, error)
                                                           : 0;
 }

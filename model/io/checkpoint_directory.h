@@ -57,9 +57,14 @@ int checkpoint_newest(char *path, const char *run_directory, enum checkpoint_par
  * -1 with the reason. */
 int checkpoint_verify(const char *path, enum checkpoint_parts parts, struct error *error);
 
+/* Checkpoint that a run directory stands for. CHECKPOINT_KEPT is that of the lowest validation loss
+ * if the run kept it (checkpoint.keep_best), as load_best_model_at_end of transformers has it, else
+ * the newest. CHECKPOINT_BEST fails where the former is missing. */
+enum checkpoint_choice { CHECKPOINT_KEPT, CHECKPOINT_BEST, CHECKPOINT_NEWEST };
+
 /* Resolves a path given by the user to a checkpoint's path (FILE_PATH_MAX bytes). A run directory
- * stands for its newest complete checkpoint; any other path is unchanged. If there is a
- * trainer.json, the given parts are verified, which reads their files completely, so loading need
- * not verify them again. */
-int checkpoint_locate(char *path, const char *given, enum checkpoint_parts parts, FILE *warnings,
-                      struct error *error);
+ * stands for one of its complete checkpoints; any other path is unchanged. If the best one is not
+ * the newest, a line in `warnings` says which one was taken. If there is a trainer.json, the given
+ * parts are verified, which reads their files completely, so loading need not verify them again. */
+int checkpoint_locate(char *path, const char *given, enum checkpoint_parts parts,
+                      enum checkpoint_choice choice, FILE *warnings, struct error *error);

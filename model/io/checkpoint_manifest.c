@@ -60,7 +60,7 @@ static void print_best(FILE *out, const struct best_validation *best) {
 static int print_config(FILE *out, const struct config *config, struct error *error) {
     size_t size = 0;
     char *text = config_json_text(config, &size);
-    if (!text) return fail(error, "out of memory while writing %s", checkpoint_manifest_name);
+    if (!text) return fail_memory(error, "%s", checkpoint_manifest_name);
     while (size > 0 && text[size - 1] == '\n') size--;
     fputs("  \"config\": ", out);
     for (size_t i = 0; i < size; i++) {
@@ -77,11 +77,24 @@ static int format_of(const struct trainer *trainer, const struct stored_file *fi
     const struct bucket *buckets = trainer->optimizer.exchange.shards.buckets;
     for (ptrdiff_t i = 0; i < arrlen(buckets); i++)
         if (buckets[i].coded) return CHECKPOINT_FORMAT_CODES;
-    if (shape_has_adapters(&trainer->gpt.shape)) return CHECKPOINT_FORMAT_ADAPTERS;
+    if (shape_has_adapters(&trainer->model.shape)) return CHECKPOINT_FORMAT_ADAPTERS;
     for (ptrdiff_t i = 0; i < arrlen(files); i++)
         if (strstr(files[i].name, ".index.json")) return CHECKPOINT_FORMAT_SHARDS;
-    return trainer->gpt.precision.moments == DTYPE_F32 ? CHECKPOINT_FORMAT
-                                                       : CHECKPOINT_FORMAT_MOMENTS;
+    return trainer->model.precision.moments == DTYPE_F32 ? CHECKPOINT_FORMAT
+                                                         : CHECKPOINT_FORMAT_MOMENTS;
+}
+
+static const char *const hashed_names[HASHED_DATA] = {"train", "val", "teacher"};
+
+static void print_hashes(FILE *out, const struct trainer *trainer) {
+    const char *separator = "  \"data\": {";
+    for (int i = 0; i < HASHED_DATA; i++) {
+        if (!trainer->data_hashes[i]) continue;
+        fprintf(out, "%s\"%s\": ", separator, hashed_names[i]);
+        json_print_string(out, trainer->data_hashes[i]);
+        separator = ", ";
+    }
+    if (*separator == ',') fputs("},\n", out);
 }
 
 static int print_body(FILE *out, const struct trainer *trainer, const struct training_state *state,
@@ -97,11 +110,14 @@ static int print_body(FILE *out, const struct trainer *trainer, const struct tra
             ",\n  \"grad_accum_steps\": %" PRId64 ",\n  \"seq_len\": %" PRId64
             ",\n  \"precision\": \"%s\",\n",
             config->seed, config->train.micro_batch_size, config->train.grad_accum_steps,
-            config->data.seq_len, precision_name(&trainer->gpt.precision));
+            config->data.seq_len, precision_name(&trainer->model.precision));
+    if (config->packed_sequences > 0)
+        fprintf(out, "  \"packed_sequences\": %" PRId64 ",\n", config->packed_sequences);
     print_scaler(out, &state->scaler);
     print_best(out, &state->best);
-    if (shape_has_adapters(&trainer->gpt.shape))
-        fprintf(out, "  \"base_fingerprint\": \"%s\",\n", trainer->gpt.base_fingerprint);
+    if (shape_has_adapters(&trainer->model.shape))
+        fprintf(out, "  \"base_sha256\": \"%s\",\n", trainer->model.base_fingerprint);
+    print_hashes(out, trainer);
     if (print_config(out, config, error)) return -1;
     fputs("  \"files\": {", out);
     for (ptrdiff_t i = 0; i < arrlen(files); i++) {
@@ -119,7 +135,7 @@ int checkpoint_write_manifest(const struct trainer *trainer, const struct traini
                               struct error *error) {
     char hash_line[HASH_LINE_BYTES + 1];
     struct printed body;
-    if (printed_open(&body)) return fail(error, "out of memory while writing %.400s", path);
+    if (printed_open(&body)) return fail_memory(error, "%.400s", path);
     int status = print_body(body.out, trainer, state, files, error);
     if (status == 0 && fflush(body.out) == 0) {
         make_hash_line(hash_line, body.text, body.size);
@@ -174,6 +190,9 @@ static int read_position(const struct manifest_reader *reader,
     int64_t *next = &manifest->state.next_sample;
     if (!json_whole(&manifest->seq_len, reader->root, "seq_len", 1, WHOLE_MAX))
         return missing_key(reader, "seq_len");
+    if (json_member(reader->root, "packed_sequences") &&
+        !json_whole(&manifest->packed_sequences, reader->root, "packed_sequences", 1, WHOLE_MAX))
+        return missing_key(reader, "packed_sequences");
     return json_whole(next, reader->root, "next_sample", 0, WHOLE_MAX / manifest->seq_len)
                ? 0
                : missing_key(reader, "next_sample");
@@ -217,10 +236,9 @@ static int read_precision(const struct manifest_reader *reader,
     return missing_key(reader, "precision");
 }
 
-static void read_fingerprint(const struct manifest_reader *reader,
-                             struct checkpoint_manifest *manifest) {
-    const char *hex = json_text(reader->root, "base_fingerprint");
-    if (hex) snprintf(manifest->base_fingerprint, SHA256_HEX_MAX, "%s", hex);
+static void read_hash(char hash[SHA256_HEX_MAX], const cJSON *object, const char *name) {
+    const char *hex = json_text(object, name);
+    if (hex) snprintf(hash, SHA256_HEX_MAX, "%s", hex);
 }
 
 static int read_file(const struct manifest_reader *reader, const cJSON *member,
@@ -286,7 +304,7 @@ static int read_config(const struct manifest_reader *reader, struct checkpoint_m
     const char *begin = json_source(config, text, &length);
     manifest->config = strndup(begin, length);
     if (manifest->config) return 0;
-    return fail(reader->error, "out of memory while reading %s", reader->where);
+    return fail_memory(reader->error, "%s", reader->where);
 }
 
 int checkpoint_manifest_open(struct checkpoint_manifest *manifest, const char *path,
@@ -301,7 +319,9 @@ int checkpoint_manifest_open(struct checkpoint_manifest *manifest, const char *p
                  read_scaler(&reader, &manifest->state.scaler) ||
                  read_precision(&reader, manifest) || read_files(&reader, manifest) ||
                  read_config(&reader, manifest, file.text);
-    read_fingerprint(&reader, manifest);
+    read_hash(manifest->base_fingerprint, reader.root, "base_sha256");
+    for (int i = 0; i < HASHED_DATA; i++)
+        read_hash(manifest->data_hashes[i], json_member(reader.root, "data"), hashed_names[i]);
     json_file_close(&file);
     if (status) checkpoint_manifest_close(manifest);
     return status ? -1 : 0;

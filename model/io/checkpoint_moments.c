@@ -41,17 +41,17 @@ static int allocate(struct moment_files *files, struct error *error) {
     files->piece = malloc(PIECE * files->element_bytes);
     if (files->cursors && files->out && files->in && files->gathered && files->sent && files->piece)
         return 0;
-    return fail(error, "out of memory for the moments of other ranks");
+    return fail_memory(error, "the moments of other ranks");
 }
 
 int moment_files_open(struct moment_files *files, const struct optimizer *optimizer, uint64_t limit,
                       struct error *error) {
-    const struct gpt *gpt = optimizer->gpt;
+    const struct model *model = optimizer->model;
     *files = (struct moment_files){.optimizer = optimizer,
                                    .moments = saved_moments(optimizer),
-                                   .ranks = gpt->be->collectives->ranks,
-                                   .element_bytes = dtype_bytes(gpt->precision.moments)};
-    files->entries = saved_entries(files->moments, gpt->precision.moments);
+                                   .ranks = model->be->collectives->ranks,
+                                   .element_bytes = dtype_bytes(model->precision.moments)};
+    files->entries = saved_entries(files->moments, model->precision.moments);
     if (tensor_division_open(&files->division, checkpoint_optimizer_stem, files->entries,
                              (int)arrlen(files->entries), limit, files->ranks->size, error))
         return -1;
@@ -130,7 +130,7 @@ static void copy_part(const struct moment_files *files, const struct piece *piec
         optimizer_moment_at(optimizer, bucket, piece->moment, piece->array, part.first);
     const size_t bytes = optimizer_moment_bytes(optimizer, piece->array, part.count);
     if (snapshot) snapshot_add(snapshot, to, from, bytes);
-    else backend_download(optimizer->gpt->be, to, from, bytes);
+    else backend_download(optimizer->model->be, to, from, bytes);
 }
 
 /* Sends the next piece of each file of the round to the rank that writes it. This rank receives

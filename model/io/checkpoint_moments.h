@@ -12,8 +12,8 @@
 
 #include "data/util/error.h"
 #include "model/io/checkpoint_tensors.h"
-#include "model/core/optimizer.h"
-#include "model/core/snapshot.h"
+#include "model/optimize/optimizer.h"
+#include "model/optimize/snapshot.h"
 
 struct moment_cursor;
 struct moment_files {

@@ -9,10 +9,13 @@
 #include <stb/stb_ds.h>
 
 #include "data/util/json.h"
+#include "data/util/printed.h"
 #include "data/util/utf8.h"
 #include "kernels/moment_blocks.h"
+#include "model/io/quantized_tensors.h"
 
 enum {
+    RANK_MAX = 3,
     SHAPE_TEXT_MAX = 64,
     CHUNK = 16384, /* number of elements read at a time */
 };
@@ -62,7 +65,7 @@ struct saved_tensor *saved_weights(const struct parameter *list, bool adapters) 
 }
 
 struct saved_tensor *saved_moments(const struct optimizer *optimizer) {
-    const struct parameter *list = optimizer->gpt->list;
+    const struct parameter *list = optimizer->model->list;
     const char *prefix = prefix_of(list, parameter_adapter_count(list) > 0);
     struct saved_tensor *tensors = NULL;
     for (int moment = 0; moment < MOMENTS_MAX; moment++)
@@ -79,6 +82,15 @@ struct saved_tensor *saved_moments(const struct optimizer *optimizer) {
     return tensors;
 }
 
+/* Stores the shape of a parameter in files, and returns its rank. */
+static int shape_in_files(uint64_t shape[RANK_MAX], const struct extent *extent) {
+    int rank = 0;
+    shape[rank++] = (uint64_t)extent->rows;
+    if (extent->convolution) shape[rank++] = 1;
+    if (extent->columns) shape[rank++] = (uint64_t)extent->columns;
+    return rank;
+}
+
 struct safetensors_entry *saved_entries(const struct saved_tensor *tensors, enum dtype dtype) {
     struct safetensors_entry *entries = NULL;
     for (ptrdiff_t i = 0; i < arrlen(tensors); i++) {
@@ -87,9 +99,8 @@ struct safetensors_entry *saved_entries(const struct saved_tensor *tensors, enum
         struct safetensors_entry entry = {
             .name = tensors[i].name,
             .dtype = array == MOMENT_CODES ? SAFETENSORS_U8 : stored[dtype],
-            .rank = extent->columns ? 2 : 1,
-            .shape = {(uint64_t)extent->rows, (uint64_t)extent->columns},
         };
+        entry.rank = shape_in_files(entry.shape, extent);
         if (array == MOMENT_SCALES) {
             entry.dtype = SAFETENSORS_F32, entry.rank = 1;
             entry.shape[0] = (uint64_t)(parameter_count(tensors[i].parameter) / MOMENT_BLOCK);
@@ -99,35 +110,47 @@ struct safetensors_entry *saved_entries(const struct saved_tensor *tensors, enum
     return entries;
 }
 
-const struct stored_tensor *checkpoint_find_weight(const struct tensor_files *files,
-                                                   const char *name) {
+/* Returns a tensor by its name after a prefix. In a larger model the text's, "model.", has a longer
+ * path, as transformers names its modules and some files their tensors. */
+static const struct stored_tensor *find_text(const struct tensor_files *files, const char *prefix,
+                                             const char *name) {
     static const char model[] = "model.";
+    static const char *const paths[] = {model, "model.language_model.", "model.text_model."};
     const bool in_model = strncmp(name, model, strlen(model)) == 0;
-    const struct {
-        const char *prefix, *name;
-    } forms[] = {
-        {gpt2_prefix, name},
-        {"", name},
-        /* Models of images and text (Gemma 3), as older and newer versions of transformers name
-         * their tensors. */
-        {"language_model.", name},
-        {in_model ? "model.language_model." : "", in_model ? name + strlen(model) : name},
-    };
     const struct stored_tensor *tensor = NULL;
-    for (size_t i = 0; !tensor && i < sizeof forms / sizeof *forms; i++) {
-        char full[SAVED_NAME_MAX];
-        snprintf(full, sizeof full, "%s%s", forms[i].prefix, forms[i].name);
+    for (int i = 0; !tensor && i < (in_model ? 3 : 1); i++) {
+        char full[2 * SAVED_NAME_MAX];
+        snprintf(full, sizeof full, "%s%s%s", prefix, in_model ? paths[i] : "",
+                 in_model ? name + strlen(model) : name);
         tensor = tensor_files_find(files, full);
     }
+    return tensor;
+}
+
+const struct stored_tensor *checkpoint_find_weight(const struct tensor_files *files,
+                                                   const char *name) {
+    static const char *const prefixes[] = {gpt2_prefix, "", "language_model."};
+    const struct stored_tensor *tensor = NULL;
+    for (int i = 0; !tensor && i < 3; i++) tensor = find_text(files, prefixes[i], name);
     return tensor;
 }
 
 const struct stored_tensor *checkpoint_find_adapter(const struct parameter *list,
                                                     const struct tensor_files *files,
                                                     const char *name) {
-    char full[SAVED_NAME_MAX];
-    snprintf(full, sizeof full, "%s%s", prefix_of(list, true), name);
-    return tensor_files_find(files, full);
+    return find_text(files, prefix_of(list, true), name);
+}
+
+void saved_rename(struct saved_tensor *tensors, const char *module) {
+    static const char text[] = "base_model.model.model.";
+    const size_t kept = strlen(text) - strlen("model.");
+    for (ptrdiff_t i = 0; module && i < arrlen(tensors); i++) {
+        char name[SAVED_NAME_MAX];
+        if (strncmp(tensors[i].name, text, strlen(text)) != 0) continue;
+        snprintf(name, sizeof name, "%.*s%s%s", (int)kept, text, module,
+                 tensors[i].name + strlen(text));
+        strcpy(tensors[i].name, name);
+    }
 }
 
 static bool is_moment(const struct saved_tensor *tensor) {
@@ -136,9 +159,12 @@ static bool is_moment(const struct saved_tensor *tensor) {
 
 static const struct stored_tensor *find(const struct tensor_files *files,
                                         const struct saved_tensor *tensor) {
-    return is_moment(tensor) || tensor->parameter->adapter
-               ? tensor_files_find(files, tensor->name)
-               : checkpoint_find_weight(files, tensor->parameter->name);
+    char prefix[SAVED_NAME_MAX];
+    const size_t length = strlen(tensor->name) - strlen(tensor->parameter->name);
+    if (is_moment(tensor)) return tensor_files_find(files, tensor->name);
+    if (!tensor->parameter->adapter) return checkpoint_find_weight(files, tensor->parameter->name);
+    snprintf(prefix, sizeof prefix, "%.*s", (int)length, tensor->name);
+    return find_text(files, prefix, tensor->parameter->name);
 }
 
 /* ---- checks */
@@ -190,37 +216,9 @@ int saved_missing(const struct tensor_files *files, const struct saved_tensor *t
 
 const char *tensor_key_of_shape(const struct parameter *parameter,
                                 const struct safetensors_entry *entry) {
-    static const char heads[] = "model.n_head or model.head_dim",
-                      kv_heads[] = "model.n_kv_head or model.head_dim";
-    static const struct {
-        const char *part, *inputs, *outputs; /* NULL: model.n_embd */
-    } parts[] = {
-        {"mlp.c_fc.", NULL, "model.n_inner"},
-        {"mlp.c_proj.", "model.n_inner", NULL},
-        {"mlp.gate_proj.", NULL, "model.n_inner"},
-        {"mlp.up_proj.", NULL, "model.n_inner"},
-        {"mlp.down_proj.", "model.n_inner", NULL},
-        {"self_attn.q_proj.", NULL, heads},
-        {"self_attn.k_proj.", NULL, kv_heads},
-        {"self_attn.v_proj.", NULL, kv_heads},
-        {"self_attn.o_proj.", heads, NULL},
-        {"self_attn.q_norm.", NULL, "model.head_dim"},
-        {"self_attn.k_norm.", NULL, "model.head_dim"},
-    };
     const struct extent *extent = &parameter->extent;
     const bool rows_differ = entry->rank < 1 || entry->shape[0] != (uint64_t)extent->rows;
-    const bool out_in = parameter->adapter || strncmp(parameter->name, "h.", 2) != 0;
-    const bool outputs = extent->columns == 0 || rows_differ == out_in;
-    const char *key = rows_differ ? extent->rows_of : "model.n_embd";
-    if (parameter->adapter && outputs != (strstr(parameter->kind, "lora_B") != NULL))
-        return "adapter.rank";
-    if (strcmp(key, "model.n_embd") != 0) return key;
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        const char *found = outputs ? parts[i].outputs : parts[i].inputs;
-        if (found && strncmp(parameter->kind, parts[i].part, strlen(parts[i].part)) == 0)
-            return found;
-    }
-    return key;
+    return extent->columns == 0 || rows_differ ? extent->rows_of : extent->columns_of;
 }
 
 /* Returns the layer in a name such as "transformer.h.3.ln_1.weight" or
@@ -234,6 +232,18 @@ static int64_t layer_of(const char *name) {
     return -1;
 }
 
+/* True for tensors of the towers of a larger model, for images, and of layers that predict several
+ * tokens at once. */
+static bool is_of_tower(const char *name) {
+    static const char *const towers[] = {"vision_tower.", "multi_modal_projector.",
+                                         "visual.",       "vision_model.",
+                                         "connector.",    "mtp."};
+    const char *part = strncmp(name, "model.", 6) == 0 ? name + 6 : name;
+    for (size_t i = 0; i < sizeof towers / sizeof *towers; i++)
+        if (strncmp(part, towers[i], strlen(towers[i])) == 0) return true;
+    return false;
+}
+
 /* Reports a different number of layers as such, with the first tensor that shows it. */
 static int check_layers(const struct parameter *list, const struct tensor_files *files,
                         struct error *error) {
@@ -242,7 +252,8 @@ static int check_layers(const struct parameter *list, const struct tensor_files 
     for (ptrdiff_t i = 0; i < arrlen(list); i++)
         if (list[i].layer >= wanted) wanted = list[i].layer + 1;
     for (int i = 0; i < files->count; i++) {
-        int64_t layer = layer_of(files->tensors[i].entry->name);
+        const char *name = files->tensors[i].entry->name;
+        const int64_t layer = is_of_tower(name) ? -1 : layer_of(name);
         if (layer >= found) found = layer + 1;
         if (layer >= wanted && !surplus) surplus = &files->tensors[i];
     }
@@ -253,9 +264,9 @@ static int check_layers(const struct parameter *list, const struct tensor_files 
                            : "model.layers.%" PRId64 ".input_layernorm.weight",
              found);
     return fail(error,
-                "%.400s: it has %" PRId64 " layers, but model.n_layer is %" PRId64
+                "%.400s: it has %" PRId64 " layer%s, but model.n_layer is %" PRId64
                 ": tensor %s is %s\nset model.n_layer to %" PRId64 ", or use another file",
-                surplus ? surplus->file->reader.path : files->where, found, wanted,
+                surplus ? surplus->file->reader.path : files->where, found, PLURAL(found), wanted,
                 surplus ? json_text_shown(surplus->entry->name).text : missing,
                 surplus ? "one too many" : "missing", found);
 }
@@ -297,16 +308,18 @@ static int check_tensor(const struct parameter *parameter, const struct stored_t
                         const struct stored_tensor *scales, struct error *error) {
     const struct safetensors_entry *entry = tensor->entry;
     const struct extent *extent = &parameter->extent;
-    const uint64_t wanted[] = {(uint64_t)extent->rows, (uint64_t)extent->columns};
-    int rank = extent->columns ? 2 : 1;
+    uint64_t wanted[RANK_MAX];
+    const int rank = shape_in_files(wanted, extent);
     char found_text[SHAPE_TEXT_MAX], wanted_text[SHAPE_TEXT_MAX];
     if (entry->rank != rank || memcmp(entry->shape, wanted, (size_t)rank * sizeof *wanted) != 0) {
-        return fail(error,
-                    "%.400s: tensor %s is %s, but the config wants %s\nset %s as the file has "
-                    "it, or use another file",
+        const char *key = tensor_key_of_shape(parameter, entry);
+        const bool of_base = parameter->adapter && strcmp(key, "adapter.rank") != 0;
+        return fail(error, "%.400s: tensor %s is %s, but the config wants %s\n%s %s%s",
                     tensor->file->reader.path, json_text_shown(tensor->entry->name).text,
                     shape_text(found_text, entry->shape, entry->rank),
-                    shape_text(wanted_text, wanted, rank), tensor_key_of_shape(parameter, entry));
+                    shape_text(wanted_text, wanted, rank), of_base ? "another" : "set", key,
+                    of_base ? ": name the model of these adapters in model.init_from"
+                            : " as the file has it, or use another file");
     }
     if (dtype_of_entry(entry) >= 0) return 0;
     if (scales) return check_scales(parameter, tensor, scales, error);
@@ -328,6 +341,8 @@ int checkpoint_widen(float *values, const struct stored_tensor *tensor, int64_t 
     uint16_t halves[CHUNK];
     enum dtype dtype = checkpoint_dtype(tensor->entry);
     size_t size = dtype_bytes(dtype);
+    if (tensor->quantized)
+        return quantized_tensor_widen(values, tensor->quantized, first, count, error);
     if (dtype == DTYPE_F32)
         return safetensors_read(values, tensor->file, tensor->entry, (uint64_t)first * size,
                                 (size_t)count * size, error);
@@ -373,14 +388,11 @@ static int check_head(const struct parameter *list, const struct tensor_files *f
                 head->file->reader.path);
 }
 
-/* Buffers, the head of tied embeddings, and what a model of images and text has for images. */
+/* Buffers, the head of tied embeddings, and towers. */
 static bool is_extra(const char *name) {
-    static const char *const images[] = {"vision_tower.", "multi_modal_projector."};
-    const char *part = strncmp(name, "model.", 6) == 0 ? name + 6 : name;
-    for (int i = 0; i < 2; i++)
-        if (strncmp(part, images[i], strlen(images[i])) == 0) return true;
-    return text_ends(name, ".attn.bias") || text_ends(name, ".attn.masked_bias") ||
-           text_ends(name, ".rotary_emb.inv_freq") || strcmp(name, "lm_head.weight") == 0 ||
+    return is_of_tower(name) || text_ends(name, ".attn.bias") ||
+           text_ends(name, ".attn.masked_bias") || text_ends(name, ".rotary_emb.inv_freq") ||
+           strcmp(name, "lm_head.weight") == 0 ||
            strcmp(name, "language_model.lm_head.weight") == 0;
 }
 
@@ -396,6 +408,24 @@ static int check_surplus(const struct tensor_files *files, const bool *matched,
                         tensor->file->reader.path, json_text_shown(tensor->entry->name).text);
     }
     return 0;
+}
+
+/* Fails on tensors that are no adapters of the config, and names two of them. */
+static int check_adapter_surplus(const struct tensor_files *files, const bool *matched,
+                                 struct error *error) {
+    const char *names[2] = {NULL};
+    int count = 0;
+    for (int i = 0; i < files->count; i++)
+        if (!matched[i] && count++ < 2) names[count - 1] = files->tensors[i].entry->name;
+    if (count == 0) return 0;
+    const bool is_layer = strstr(names[0], ".lora_");
+    return fail(
+        error, "%.400s: the config has no adapters for %d tensor%s: %s%s%s%s\n%s", files->where,
+        count, PLURAL(count), json_text_shown(names[0]).text, names[1] ? ", " : "",
+        names[1] ? json_text_shown(names[1]).text : "", count > 2 ? " ..." : "",
+        is_layer ? "name the layers of this adapter in adapter.targets, or use another one"
+                 : "these are whole weights: merge them in PEFT (merge_and_unload), save the "
+                   "model and the tokenizer, and give that folder to model.init_from");
 }
 
 /* Checks that the files have these tensors; matched: optional, set for each tensor of the files. */
@@ -418,7 +448,7 @@ int checkpoint_check_weights(const struct parameter *list, const struct tensor_f
                              struct error *error) {
     if (check_layers(list, files, error)) return -1;
     bool *matched = calloc((size_t)files->count + 1, sizeof *matched);
-    if (!matched) return fail(error, "out of memory while reading %.400s", files->where);
+    if (!matched) return fail_memory(error, "%.400s", files->where);
     struct saved_tensor *tensors = saved_weights(list, false);
     int status = match(tensors, files, matched, error);
     if (status == 0) status = check_surplus(files, matched, error);
@@ -429,15 +459,14 @@ int checkpoint_check_weights(const struct parameter *list, const struct tensor_f
 
 int checkpoint_check_adapters(const struct parameter *list, const struct tensor_files *files,
                               struct error *error) {
+    bool *matched = calloc((size_t)files->count + 1, sizeof *matched);
+    if (!matched) return fail_memory(error, "%.400s", files->where);
     struct saved_tensor *tensors = saved_weights(list, true);
-    const ptrdiff_t count = arrlen(tensors);
-    const int status = match(tensors, files, NULL, error);
+    int status = match(tensors, files, matched, error);
+    if (status == 0) status = check_adapter_surplus(files, matched, error);
     arrfree(tensors);
-    if (status || files->count == count) return status;
-    return fail(error,
-                "%.400s: it has %d tensors, but the adapters of the config have %td\nname the "
-                "layers of this adapter in adapter.targets, or use another one",
-                files->where, files->count, count);
+    free(matched);
+    return status;
 }
 
 int checkpoint_check_moments(const struct optimizer *optimizer, const struct tensor_files *files,
@@ -467,13 +496,15 @@ static int read_masters(void *context, void *buffer, int entry, uint64_t first, 
     return be && be->failure.text[0] ? fail(error, "%s", be->failure.text) : 0;
 }
 
-int checkpoint_write_weights(const struct gpt *gpt, const struct masters *copy,
-                             const char *directory, uint64_t limit, struct stored_file **files,
-                             struct error *error) {
-    const bool adapters = parameter_adapter_count(gpt->list) > 0;
-    struct saved_tensor *tensors = saved_weights(gpt->list, adapters);
+int checkpoint_write_weights(const struct model *model, const struct masters *copy,
+                             const char *module, const char *directory, uint64_t limit,
+                             struct stored_file **files, struct error *error) {
+    const bool adapters = parameter_adapter_count(model->list) > 0;
+    struct saved_tensor *tensors = saved_weights(model->list, adapters);
+    saved_rename(tensors, module);
     struct safetensors_entry *entries = saved_entries(tensors, DTYPE_F32);
-    struct master_source masters = {tensors, copy ? copy : &gpt->masters, copy ? NULL : gpt->be};
+    struct master_source masters = {tensors, copy ? copy : &model->masters,
+                                    copy ? NULL : model->be};
     const struct tensor_source source = {read_masters, &masters};
     int status =
         tensor_shards_write(directory, adapters ? checkpoint_adapter_stem : checkpoint_model_stem,
@@ -509,7 +540,7 @@ static int read_codes(float *values, const struct optimizer *optimizer,
     return 0;
 }
 
-static int read_piece(const struct gpt *gpt, const struct optimizer *optimizer,
+static int read_piece(const struct model *model, const struct optimizer *optimizer,
                       const struct saved_tensor *tensor, const struct stored_source *from,
                       int64_t first, int64_t count, struct error *error) {
     float values[CHUNK];
@@ -517,7 +548,7 @@ static int read_piece(const struct gpt *gpt, const struct optimizer *optimizer,
     if (from->scales ? read_codes(values, optimizer, tensor, from, first, count, error)
                      : checkpoint_widen(values, from->tensor, first, count, error))
         return -1;
-    if (!is_moment(tensor)) masters_upload(&gpt->masters, gpt->be, values, at, count);
+    if (!is_moment(tensor)) masters_upload(&model->masters, model->be, values, at, count);
     else if (!from->scales || tensor->array != MOMENT_CODES)
         optimizer_upload(optimizer, tensor->moment, values, at, count);
     return 0;
@@ -525,17 +556,17 @@ static int read_piece(const struct gpt *gpt, const struct optimizer *optimizer,
 
 /* Reads the values of a tensor piece by piece and uploads each piece. All threads do so for a CPU,
  * one thread for a device. */
-static int read_tensor(const struct gpt *gpt, const struct optimizer *optimizer,
+static int read_tensor(const struct model *model, const struct optimizer *optimizer,
                        const struct saved_tensor *tensor, const struct stored_source *from,
                        struct error *error) {
     int64_t total = parameter_count(tensor->parameter);
-    bool parallel = gpt->be->device.kind == BACKEND_CPU;
+    bool parallel = model->be->device.kind == BACKEND_CPU;
     int status = 0;
 #pragma omp parallel for schedule(static) if (parallel)
     for (int64_t first = 0; first < total; first += CHUNK) {
         struct error failure;
         int64_t count = total - first < CHUNK ? total - first : CHUNK;
-        if (read_piece(gpt, optimizer, tensor, from, first, count, &failure)) {
+        if (read_piece(model, optimizer, tensor, from, first, count, &failure)) {
 #pragma omp critical(failure_of_a_piece)
             {
                 status = -1;
@@ -546,7 +577,22 @@ static int read_tensor(const struct gpt *gpt, const struct optimizer *optimizer,
     return status;
 }
 
-int checkpoint_read(struct gpt *gpt, const struct optimizer *optimizer,
+/* Ends the upload of a weight, which is stored with the scales of its file if these fit. */
+static int end_upload(struct model *model, const struct parameter *parameter,
+                      const struct stored_tensor *from, struct error *error) {
+    int64_t block;
+    const int64_t count = from->quantized ? masters_scales(&model->masters, parameter, &block) : 0;
+    float *scales = count ? malloc((size_t)count * sizeof *scales) : NULL;
+    if (count && !scales) return fail_memory(error, "the scales of %s", parameter->name);
+    int status = count ? quantized_tensor_scales(scales, from->quantized, block, count, error) : 0;
+    if (status != -1)
+        masters_upload_end(&model->masters, model->be, parameter, status ? NULL : scales);
+    model->masters.requantized += status == RESULT_NONE;
+    free(scales);
+    return status == -1 ? -1 : 0;
+}
+
+int checkpoint_read(struct model *model, const struct optimizer *optimizer,
                     struct saved_tensor *tensors, const struct tensor_files *files,
                     struct error *error) {
     int status = 0;
@@ -556,9 +602,10 @@ int checkpoint_read(struct gpt *gpt, const struct optimizer *optimizer,
         if (tensor->array == MOMENT_SCALES) continue; /* read with the codes */
         struct stored_source from = {.tensor = find(files, tensor)};
         if (!weight) from.scales = find_scales(files, from.tensor);
-        if (weight) status = masters_upload_begin(&gpt->masters, tensor->parameter, error);
-        if (status == 0) status = read_tensor(gpt, optimizer, tensor, &from, error);
-        if (weight && status == 0) masters_upload_end(&gpt->masters, gpt->be, tensor->parameter);
+        if (weight) status = masters_upload_begin(&model->masters, tensor->parameter, error);
+        if (status == 0) status = read_tensor(model, optimizer, tensor, &from, error);
+        if (weight && status == 0)
+            status = end_upload(model, tensor->parameter, from.tensor, error);
     }
     arrfree(tensors);
     return status;

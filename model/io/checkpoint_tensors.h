@@ -13,9 +13,9 @@
 
 #include "data/util/error.h"
 #include "model/architecture/parameters.h"
+#include "model/core/model.h"
 #include "model/io/tensor_files.h"
-#include "model/core/gpt.h"
-#include "model/core/optimizer.h"
+#include "model/optimize/optimizer.h"
 
 /* Stems of file names, for weights and for moments; checkpoint_manifest.c defines them. */
 extern const char checkpoint_model_stem[], checkpoint_adapter_stem[], checkpoint_optimizer_stem[];
@@ -36,6 +36,10 @@ struct saved_tensor {
 struct saved_tensor *saved_weights(const struct parameter *list, bool adapters);
 struct saved_tensor *saved_moments(const struct optimizer *optimizer);
 
+/* Gives the weights of adapters the names that they have in a larger model (huggingface_larger.h):
+ * module is the path of the text's model there. NULL: nothing changes. */
+void saved_rename(struct saved_tensor *tensors, const char *module);
+
 /* Returns their entries in files, an stb_ds array. The names belong to the tensors. dtype: of all
  * but moments in 8 bits. */
 struct safetensors_entry *saved_entries(const struct saved_tensor *tensors, enum dtype dtype);
@@ -53,7 +57,8 @@ const char *tensor_key_of_shape(const struct parameter *parameter,
 /* Check that open files have exactly the tensors of saved_weights or saved_moments. A failure names
  * the file, the tensor, the shapes found and expected, and the config key that determines them.
  *
- * Weights may be F32, F16 or BF16, and may lack "transformer.". Extra tensors of Hugging Face's
+ * Weights may be F32, F16 or BF16, or quantized (model/io/quantized_tensors.h), and may lack
+ * "transformer.". Extra tensors of Hugging Face's
  * files are allowed: buffers (*.attn.bias, *.attn.masked_bias, *.rotary_emb.inv_freq) and an
  * lm_head.weight equal to the token embedding. */
 int checkpoint_check_weights(const struct parameter *list, const struct tensor_files *files,
@@ -81,14 +86,15 @@ int checkpoint_widen(float *values, const struct stored_tensor *tensor, int64_t 
                      int64_t count, struct error *error);
 
 /* Writes the fp32 master weights, of adapters alone if there are any, durably, from a copy on the
- * host, or from the model if copy is NULL. Files have at most limit bytes of data, unless a single
- * tensor is larger, and are appended to *files, an stb_ds array (tensor_files.h). */
-int checkpoint_write_weights(const struct gpt *gpt, const struct masters *copy,
-                             const char *directory, uint64_t limit, struct stored_file **files,
-                             struct error *error);
+ * host, or from the model if copy is NULL. module: as for saved_rename. Files have at most limit
+ * bytes of data, unless a single tensor is larger, and are appended to *files, an stb_ds array
+ * (tensor_files.h). */
+int checkpoint_write_weights(const struct model *model, const struct masters *copy,
+                             const char *module, const char *directory, uint64_t limit,
+                             struct stored_file **files, struct error *error);
 
 /* Reads weights or moments from files that passed the check, and frees the array of tensors.
  * optimizer: that of moments, or NULL. Fails like safetensors_read. */
-int checkpoint_read(struct gpt *gpt, const struct optimizer *optimizer,
+int checkpoint_read(struct model *model, const struct optimizer *optimizer,
                     struct saved_tensor *tensors, const struct tensor_files *files,
                     struct error *error);

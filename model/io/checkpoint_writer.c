@@ -9,6 +9,7 @@
 
 #include <stb/stb_ds.h>
 
+#include "data/util/note.h"
 #include "data/util/progress.h"
 #include "data/util/signals.h"
 #include "kernels/collectives.h"
@@ -17,6 +18,7 @@
 #include "model/io/base_files.h"
 #include "model/io/checkpoint_directory.h"
 #include "model/io/checkpoint_manifest.h"
+#include "model/io/huggingface_larger.h"
 
 /* ---- the small files, by rank 0 */
 
@@ -34,13 +36,13 @@ static int write_base(struct checkpoint_writer *writer, struct error *error) {
 
 /* Writes the amax history, which is the same on all ranks. */
 static int write_history(struct checkpoint_writer *writer, struct error *error) {
-    const struct quantization *q = &writer->trainer->gpt.quantization;
+    const struct quantization *q = &writer->trainer->model.quantization;
     int64_t count = quantization_count(q);
     size_t size = (size_t)(q->history_length * count) * sizeof(float);
     if (size == 0) return 0;
     float *live = writer->source ? NULL : malloc(size);
     if (live) backend_download(q->be, live, q->history, size);
-    else if (!writer->source) return fail(error, "out of memory for the history of fp8");
+    else if (!writer->source) return fail_memory(error, "the history of fp8");
     int status = amax_history_write(live ? live : writer->source->history, q->history_length, count,
                                     writer->path, &writer->files, error);
     free(live);
@@ -56,11 +58,12 @@ static uint64_t file_limit(const struct trainer *trainer) {
 static int write_model(struct checkpoint_writer *writer, struct error *error) {
     const struct trainer *trainer = writer->trainer;
     const struct masters *copy = writer->source ? &writer->source->masters : NULL;
-    if (checkpoint_write_weights(&trainer->gpt, copy, writer->path, file_limit(trainer),
-                                 &writer->files, error))
+    if (checkpoint_write_weights(&trainer->model, copy,
+                                 larger_model_module(trainer->config->model.init_from),
+                                 writer->path, file_limit(trainer), &writer->files, error))
         return -1;
     if (write_history(writer, error)) return -1;
-    if (shape_has_adapters(&trainer->gpt.shape) &&
+    if (shape_has_adapters(&trainer->model.shape) &&
         stored_file_print(&writer->files, writer->path, adapter_config_name, adapter_print_config,
                           trainer->config, error))
         return -1;
@@ -82,7 +85,7 @@ static int publish(struct checkpoint_writer *writer) {
     struct error *error = &writer->error, ignored;
     int64_t step = writer->state.step, keep = config->checkpoint.keep;
     int64_t best = config->checkpoint.keep_best ? writer->state.best.step : 0;
-    int status = writer->status, warned = 0;
+    int status = writer->status;
     moment_files_list(&writer->moments, &writer->files);
     if (status == 0 && ranks->rank == 0)
         status = tensor_division_write_index(&writer->moments.division, writer->path,
@@ -96,12 +99,12 @@ static int publish(struct checkpoint_writer *writer) {
     if (status) return -1;
     if (ranks->rank == 0) {
         status = checkpoint_directory_publish(writer->path, writer->run_directory, step, error);
-        warned = status == 0 &&
-                 checkpoint_directory_prune(writer->run_directory, step, keep, best, error);
+        writer->warned = status == 0 &&
+                         checkpoint_directory_prune(writer->run_directory, step, keep, best, error);
     }
     if (ranks_agree(ranks, status, error)) return -1;
     ranks_broadcast(ranks, writer->path, FILE_PATH_MAX);
-    return warned ? RESULT_WARNED : 0;
+    return 0;
 }
 
 /* ---- the copy, and the thread */
@@ -113,10 +116,10 @@ static const char *size_text(char text[32], double bytes) {
 
 int checkpoint_check_disk_space(const struct trainer *trainer, const char *run_directory,
                                 int64_t count, struct error *error) {
-    const struct gpt *gpt = &trainer->gpt;
+    const struct model *model = &trainer->model;
     double moments =
-        (double)shards_moment_bytes(&trainer->optimizer.exchange.shards, gpt->precision.moments);
-    double wanted = (double)count * ((double)gpt->trained_count * sizeof(float) + moments);
+        (double)shards_moment_bytes(&trainer->optimizer.exchange.shards, model->precision.moments);
+    double wanted = (double)count * ((double)model->trained_count * sizeof(float) + moments);
     struct statvfs disk;
     char path[FILE_PATH_MAX], needed[32], available[32];
     if (file_path_join(path, run_directory, "checkpoints", error)) return -1;
@@ -135,7 +138,8 @@ void checkpoint_writer_open(struct checkpoint_writer *writer, struct trainer *tr
                             const char *run_directory) {
     *writer = (struct checkpoint_writer){.trainer = trainer,
                                          .ranks = trainer->be->collectives->ranks,
-                                         .run_directory = run_directory};
+                                         .run_directory = run_directory,
+                                         .notes = stderr};
 }
 
 int checkpoint_writer_open_snapshot(struct checkpoint_writer *writer, struct error *error) {
@@ -214,13 +218,15 @@ static void start_writing(struct checkpoint_writer *writer, bool wait) {
 int checkpoint_writer_begin(struct checkpoint_writer *writer, struct error *error) {
     struct trainer *trainer = writer->trainer;
     assert(writer->phase == CHECKPOINT_NONE);
-    exchange_masters(&trainer->optimizer.exchange);
     writer->state = trainer->state;
     writer->source = writer->snapshot.be ? &writer->snapshot : NULL;
+    writer->warned = false;
     if (open_directory(writer, error)) {
         clear(writer);
         return -1;
     }
+    /* All ranks are here now: a transfer that waited for a rank that samples would seem to hang. */
+    exchange_masters(&trainer->optimizer.exchange);
     if (writer->source) {
         snapshot_begin(&writer->snapshot, trainer);
         moment_files_copy(&writer->moments, &writer->snapshot);
@@ -246,6 +252,7 @@ int checkpoint_writer_end(struct checkpoint_writer *writer, char path[FILE_PATH_
     if (writer->ranks->size > 1) writer->status = publish(writer);
     memcpy(path, writer->path, FILE_PATH_MAX);
     if (writer->status) *error = writer->error;
+    else if (writer->warned) note_error(writer->notes, "warning", &writer->error);
     clear(writer);
     return writer->status;
 }

@@ -3,9 +3,9 @@
  *     training   step 99 | begin: copy | step 100 | step 101 | step 102 | end
  *     thread                           | hash, write, sync, rename, remove older ones |
  *
- * _begin copies weights, moments and state to a snapshot (model/core/snapshot.h), which a thread
- * writes while training continues. Without memory for a snapshot, _begin writes the same files,
- * byte for byte, from the live tensors, and training waits.
+ * _begin copies weights, moments and state to a snapshot (model/optimize/snapshot.h), which a
+ * thread writes while training continues. Without memory for a snapshot, _begin writes the same
+ * files, byte for byte, from the live tensors, and training waits.
  *
  * All ranks begin and end a checkpoint together. In between each rank writes its own files: every
  * rank writes moments (checkpoint_moments.h), rank 0 all others. */
@@ -19,13 +19,14 @@
 #include "data/util/error.h"
 #include "data/util/files.h"
 #include "model/io/checkpoint_moments.h"
-#include "model/core/snapshot.h"
-#include "model/core/trainer.h"
+#include "model/optimize/snapshot.h"
+#include "model/optimize/trainer.h"
 
 struct checkpoint_writer {
     struct trainer *trainer;
     const struct ranks *ranks;
     const char *run_directory;
+    FILE *notes;              /* stderr once open (note.h) */
     struct snapshot snapshot; /* if not open, training waits */
     enum { CHECKPOINT_NONE, CHECKPOINT_COPYING, CHECKPOINT_WRITING } phase;
     /* The checkpoint that is being written: */
@@ -38,6 +39,7 @@ struct checkpoint_writer {
     bool threaded;     /* the thread must be joined */
     atomic_bool ended; /* this rank has written its files */
     int status;        /* status of this rank; the message is in error */
+    bool warned;       /* all is saved; error says why an older checkpoint was not removed */
     double seconds;    /* duration of the writing */
     struct error error;
 };
@@ -59,9 +61,9 @@ int checkpoint_writer_begin(struct checkpoint_writer *writer, struct error *erro
 /* Starts writing once the copy is complete; call it between steps. True while this rank writes. */
 bool checkpoint_writer_busy(struct checkpoint_writer *writer);
 
-/* Waits for the checkpoint that is being written, and stores its path. All ranks call it. Returns
- * 0; RESULT_NONE if none is being written; RESULT_WARNED with a message if all was saved, but an
- * older checkpoint could not be removed; -1 with a message, on all ranks, if it was not saved. */
+/* Waits for the checkpoint that is being written, and stores its path. All ranks call it. Warns
+ * if an older checkpoint could not be removed. Returns 0; RESULT_NONE if none is being written; -1
+ * with a message, on all ranks, if it was not saved. */
 int checkpoint_writer_end(struct checkpoint_writer *writer, char path[FILE_PATH_MAX],
                           struct error *error);
 

@@ -2,12 +2,13 @@
 
 #include "data/util/files.h"
 #include "data/tokenize/tokenizer.h"
+#include "data/util/nearest.h"
+#include "data/util/program_names.h"
 #include "data/util/utf8.h"
 #include "kernels/arena.h"
 #include "model/architecture/parameters.h"
 #include "model/config/config_check.h"
 #include "model/config/config_keys.h"
-#include "model/config/config_nearest.h"
 #include "model/io/adapter_config.h"
 #include "model/io/checkpoint_directory.h"
 #include "model/io/checkpoint_manifest.h"
@@ -32,7 +33,7 @@ static int read_file(const char *path, char **text, size_t *length, struct error
     *length = *text ? fread(*text, 1, CONFIG_FILE_MAX + 1, file) : 0;
     int number = ferror(file) ? errno : 0;
     fclose(file);
-    if (!*text) return fail(error, "%s: not enough memory to read it.", where);
+    if (!*text) return fail_memory(error, "%s", where);
     if (number == EISDIR) return fail(error, "%s is a folder; --config takes a file.", where);
     if (number) return fail(error, "cannot read %s: %s.", where, strerror(number));
     if (*length > CONFIG_FILE_MAX)
@@ -41,24 +42,29 @@ static int read_file(const char *path, char **text, size_t *length, struct error
     return 0;
 }
 
+/* Returns the length of a file's name without ".json". */
+static size_t stem_length(const char *name) {
+    const size_t length = strlen(name);
+    return length > 5 && text_ends(name, ".json") ? length - 5 : length;
+}
+
 /* Derives the run's name from the path: "configs/bf16.json" gives "bf16". */
 static void name_from_path(char name[CONFIG_STRING_MAX], const char *path) {
     const char *slash = strrchr(path, '/');
     const char *base = slash ? slash + 1 : path;
-    size_t length = strlen(base);
-    if (length > 5 && text_ends(base, ".json")) length -= 5;
+    size_t length = stem_length(base);
     if (length >= CONFIG_STRING_MAX) length = CONFIG_STRING_MAX - 1;
     memcpy(name, base, length);
     name[length] = '\0';
 }
 
-/* Replaces the folder of a run, the value of the key, by its newest complete checkpoint. */
+/* Replaces the folder of a run, the value of the key, by its complete checkpoint. */
 static int find_checkpoint(char directory[CONFIG_STRING_MAX], const char *key,
                            const struct config_check *check) {
     char path[FILE_PATH_MAX];
     struct error reason;
     if (!directory[0] || !file_exists_in(directory, "checkpoints")) return 0;
-    if (checkpoint_locate(path, directory, CHECKPOINT_WEIGHTS, stderr, &reason))
+    if (checkpoint_locate(path, directory, CHECKPOINT_WEIGHTS, CHECKPOINT_KEPT, stderr, &reason))
         return config_refuse(check, key, "%s: %s", key, reason.text);
     if (strlen(path) >= CONFIG_STRING_MAX)
         return config_refuse(check, key, "%s: the path %.400s is too long", key, path);
@@ -84,20 +90,20 @@ static int refuse_adapters(const struct config_check *check) {
 
 /* True if the config gives every key that the model could determine. */
 static bool is_complete(const struct config *config) {
-#define X(size)       config_given(config, "model." #size) &&
-#define Y(type, part) config_given(config, "model." #part) &&
+#define X(size)            config_given(config, "model." #size) &&
+#define Y(type, part, ...) config_given(config, "model." #part) &&
     return MODEL_SIZES(X) MODEL_PARTS(Y) config_given(config, "model.type") &&
            config_given(config, "data.tokenizer");
 #undef X
 #undef Y
 }
 
-enum config_tokenizer config_tokenizer_of_model(int64_t vocab_size, const char *directory) {
+enum tokenizer_kind config_tokenizer_of_model(int64_t vocab_size, const char *directory) {
     enum { GPT2_VOCABULARY = 50257 };
-    if (vocab_size != 256 && tokenizer_in_directory(directory)) return CONFIG_TOKENIZER_FILES;
-    if (vocab_size < GPT2_VOCABULARY) return CONFIG_TOKENIZER_BYTES;
+    if (vocab_size != 256 && tokenizer_in_directory(directory)) return TOKENIZER_FILES;
+    if (vocab_size < GPT2_VOCABULARY) return TOKENIZER_BYTES;
     bool padded = vocab_size <= round_up(GPT2_VOCABULARY, VOCAB_ALIGNMENT);
-    return padded ? CONFIG_TOKENIZER_GPT2 : CONFIG_TOKENIZER_FILES;
+    return padded ? TOKENIZER_GPT2 : TOKENIZER_FILES;
 }
 
 /* Fills sizes and the tokenizer that neither a key nor a preset gave from
@@ -111,9 +117,11 @@ static int take_from_model(struct config *config, const struct config_origins *o
     struct config read = *config;
     struct error reason;
     if (find_checkpoint(config->model.init_from, key, &check) || refuse_adapters(&check)) return -1;
+    if (directory_refuse_file(directory, &reason))
+        return config_refuse(&check, key, "%s", reason.text);
     if (!directory[0] || is_complete(config)) return 0;
     if (!file_exists(directory) && !config_given(config, "model.n_layer")) {
-        char fetch[300];
+        char fetch[FETCH_ADVICE_MAX];
         huggingface_fetch_advice(fetch, directory);
         return config_refuse(
             &check, key,
@@ -126,7 +134,7 @@ static int take_from_model(struct config *config, const struct config_origins *o
         return config_refuse(&check, key, "model.init_from: %s", reason.text);
 #define TAKE(key) \
     if (!config_given(config, "model." #key)) config->model.key = read.model.key;
-#define X(type, part) TAKE(part)
+#define X(type, part, ...) TAKE(part)
     if (config->model.preset == CONFIG_PRESET_NONE) {
         MODEL_SIZES(TAKE)
         MODEL_PARTS(X)
@@ -248,51 +256,61 @@ int config_load_run(struct config *config, const char *directory, char *const *o
     return finish(config, &origins, overrides, override_count, error);
 }
 
-/* Stores the path of configs/ beside the executable; "" if it is unknown. */
+/* Stores the path of configs/ beside the executable, with the slash; "" if it is unknown. */
 static void shipped_folder(char folder[FILE_PATH_MAX]) {
-    ssize_t length = readlink("/proc/self/exe", folder, FILE_PATH_MAX - 1);
-    folder[length < 0 ? 0 : length] = '\0';
-    char *slash = strrchr(folder, '/');
-    size_t used = slash ? (size_t)(slash - folder) + 1 : 0;
-    if (used == 0 || used + sizeof "configs" > FILE_PATH_MAX) folder[0] = '\0';
-    else memcpy(folder + used, "configs", sizeof "configs");
+    program_folder(folder);
+    const size_t used = strlen(folder);
+    if (used == 0 || used + sizeof "configs/" > FILE_PATH_MAX) folder[0] = '\0';
+    else memcpy(folder + used, "configs/", sizeof "configs/");
 }
 
-/* Writes " Did you mean \"bf16.json\"?" if a similar file is in the folder, else "". */
+/* Writes " Did you mean \"bf16.json\"?" if a config of a similar name is in the folder, else "".
+ * Names are compared without ".json", which would make short ones similar. */
 static void hint_nearest_file(char *hint, size_t size, const char *folder, const char *name) {
     char **names = NULL;
     DIR *stream = folder[0] ? opendir(folder) : NULL;
     hint[0] = '\0';
     if (!stream) return;
-    for (struct dirent *entry; (entry = readdir(stream)) && arrlen(names) < 1000;)
-        if (entry->d_name[0] != '.') arrput(names, strdup(entry->d_name));
+    for (struct dirent *entry; (entry = readdir(stream)) && arrlen(names) < 1000;) {
+        const bool shown = entry->d_name[0] != '.' && text_ends(entry->d_name, ".json");
+        char *stem = shown ? strndup(entry->d_name, stem_length(entry->d_name)) : NULL;
+        if (stem) arrput(names, stem);
+    }
     closedir(stream);
     int nearest =
-        config_nearest_text((const char *const *)names, (int)arrlen(names), name, strlen(name));
-    if (nearest >= 0) snprintf(hint, size, " Did you mean \"%s\"?", names[nearest]);
+        nearest_text((const char *const *)names, (int)arrlen(names), name, stem_length(name));
+    if (nearest >= 0) snprintf(hint, size, " Did you mean \"%s.json\"?", names[nearest]);
     for (ptrdiff_t i = 0; i < arrlen(names); i++) free(names[i]);
     arrfree(names);
 }
 
-static int refuse_unfound(const char *name, const char *folder, struct error *error) {
-    char hint[320], shown_name[FILE_SHOWN_MAX], shown_folder[FILE_SHOWN_MAX];
+/* Fails with the paths in `tried` and the name of a similar file. */
+static int refuse_unfound(const char *name, const char *folder, const char *tried,
+                          struct error *error) {
+    char hint[320], shown[FILE_SHOWN_MAX];
     hint_nearest_file(hint, sizeof hint, folder, name);
     if (!hint[0]) hint_nearest_file(hint, sizeof hint, "configs", name);
-    return fail(error, "there is no config \"%s\", neither here nor in ./configs%s%s.%s",
-                file_path_shown(shown_name, name), folder[0] ? " or " : "",
-                file_path_shown(shown_folder, folder), hint);
+    return fail(error, "there is no config \"%s\".%s\ntried%s", file_path_shown(shown, name), hint,
+                tried);
 }
 
 int config_find(char *path, size_t size, const char *name, struct error *error) {
-    char folder[FILE_PATH_MAX];
+    char shipped[FILE_PATH_MAX], shown[FILE_SHOWN_MAX], tried[ERROR_MAX] = "";
     if (name[0] == '\0') return fail(error, "--config takes the name of a file.");
-    shipped_folder(folder);
-    int length = snprintf(path, size, "%s", name);
-    if (!strchr(name, '/') && !file_exists(name)) {
-        length = snprintf(path, size, "%s/%s", folder, name);
-        if (!folder[0] || !file_exists(path)) length = snprintf(path, size, "configs/%s", name);
-        if (!file_exists(path)) return refuse_unfound(name, folder, error);
+    shipped_folder(shipped);
+    const char *const folders[] = {"", shipped, "configs/"}, *const endings[] = {"", ".json"};
+    const int ending_count = text_ends(name, ".json") ? 1 : 2;
+    const int count = (strchr(name, '/') ? 1 : 3) * ending_count;
+    for (int i = 0; i < count; i++) {
+        const char *folder = folders[i / ending_count];
+        if (i >= ending_count && !folder[0]) continue;
+        int length = snprintf(path, size, "%s%s%s", folder, name, endings[i % ending_count]);
+        if ((size_t)length >= size)
+            return fail(error, "the path of the config is longer than %zu bytes.", size - 1);
+        if (file_exists(path)) return 0;
+        size_t used = strlen(tried);
+        snprintf(tried + used, sizeof tried - used, "%s %s", used ? "," : "",
+                 file_path_shown(shown, path));
     }
-    if ((size_t)length < size) return 0;
-    return fail(error, "the path of the config is longer than %zu bytes.", size - 1);
+    return refuse_unfound(name, shipped, tried, error);
 }

@@ -26,9 +26,10 @@ int config_override(struct config *config, const char *path, char *const *overri
 /* Returns the kind of tokenizer of a Hugging Face model: bytes for 256 tokens, otherwise files if
  * the directory has them. Without files: bytes for a vocabulary smaller than GPT-2's, GPT-2's for
  * one of its size (or padded), and files for a larger one. */
-enum config_tokenizer config_tokenizer_of_model(int64_t vocab_size, const char *directory);
+enum tokenizer_kind config_tokenizer_of_model(int64_t vocab_size, const char *directory);
 
-/* Finds the config file of a name given by the user. A name with a '/', or of a file in the current
- * directory, is the path itself. Other names are searched for in configs/ beside the executable,
- * then in ./configs. Fails if the file is in neither, or if the path does not fit in size bytes. */
+/* Finds the config file of a name given by the user, which may lack its ".json": in the current
+ * directory, in configs/ beside the executable, then in ./configs. A name with a '/' is a path from
+ * the current directory. Fails with the paths tried if there is no such file, or if the path does
+ * not fit in size bytes. */
 int config_find(char *path, size_t size, const char *name, struct error *error);

@@ -26,12 +26,15 @@
 #include "model/io/checkpoint_directory.h"
 #include "model/io/checkpoint_manifest.h"
 #include "model/io/checkpoint_tensors.h"
+#include "model/io/gguf.h"
 #include "model/io/gguf_model.h"
 #include "model/io/huggingface.h"
+#include "model/io/huggingface_larger.h"
+#include "model/io/quantized_tensors.h"
 #include "model/io/tensor_files.h"
 
 /* A model being exported. */
-struct job {
+struct export {
     const char *from, *directory; /* directory: the one being written */
     const char *model; /* folder of config.json and of the weights: from, or the adapters' model */
     enum dtype dtype;
@@ -45,124 +48,130 @@ struct job {
     float *values; /* buffer for a piece in fp32 */
     struct merged_layer merged;
     struct stored_file *written;
+    FILE *notes;
     struct error *error;
 };
 
 /* Stores values in a dtype. Fails if a finite one becomes infinite. */
-static int store(const struct job *job, void *buffer, const struct stored_tensor *tensor,
+static int store(const struct export *export, void *buffer, const struct stored_tensor *tensor,
                  const float *values, int64_t first, int64_t count) {
-    dtype_store(buffer, job->dtype, 0, values, (size_t)count);
-    if (job->dtype == DTYPE_F32) return 0;
+    dtype_store(buffer, export->dtype, 0, values, (size_t)count);
+    if (export->dtype == DTYPE_F32) return 0;
     for (int64_t i = 0; i < count; i++) {
-        float space, stored = *dtype_widen(&space, buffer, job->dtype, (size_t)i, 1);
+        float space, stored = *dtype_widen(&space, buffer, export->dtype, (size_t)i, 1);
         if (isfinite(values[i]) && !isfinite(stored))
-            return fail(job->error,
+            return fail(export->error,
                         "%.400s: tensor %.100s: element %lld is %g, too large for %s\nexport as "
                         "%s",
                         tensor->file->reader.path, tensor->entry->name, (long long)(first + i),
-                        (double)values[i], dtype_name(job->dtype),
-                        job->dtype == DTYPE_F16 ? "bf16 or fp32" : "fp32");
+                        (double)values[i], dtype_name(export->dtype),
+                        export->dtype == DTYPE_F16 ? "bf16 or fp32" : "fp32");
     }
     return 0;
 }
 
 /* Returns the tensor of a parameter, and loads the adapter that is merged into it. */
-static const struct stored_tensor *find_tensor(struct job *job, const struct parameter *parameter) {
-    if (job->adapters && !job->merge)
-        return checkpoint_find_adapter(job->adapter_list, &job->adapter_files, parameter->name);
-    if (job->merge && merged_layer_load(&job->merged, job->adapter_list, &job->adapter_files,
-                                        parameter, job->error))
+static const struct stored_tensor *find_tensor(struct export *export,
+                                               const struct parameter *parameter) {
+    if (export->adapters && !export->merge)
+        return checkpoint_find_adapter(export->adapter_list, &export->adapter_files,
+                                       parameter->name);
+    if (export->merge && merged_layer_load(&export->merged, export->adapter_list,
+                                           &export->adapter_files, parameter, export->error))
         return NULL;
-    return checkpoint_find_weight(&job->files, parameter->name);
+    return checkpoint_find_weight(&export->files, parameter->name);
 }
 
 /* Reads elements first .. first + count of a parameter in fp32, with its adapter. */
 static int read_values(void *context, float *values, const struct parameter *parameter,
                        int64_t first, int64_t count) {
-    struct job *job = context;
-    const struct stored_tensor *tensor = find_tensor(job, parameter);
-    if (!tensor || checkpoint_widen(values, tensor, first, count, job->error)) return -1;
-    if (job->merged.a) merged_layer_add(&job->merged, values, first, count);
+    struct export *export = context;
+    const struct stored_tensor *tensor = find_tensor(export, parameter);
+    if (!tensor || checkpoint_widen(values, tensor, first, count, export->error)) return -1;
+    if (export->merged.a) merged_layer_add(&export->merged, values, first, count);
     return 0;
 }
 
-/* The same in the job's dtype. */
-static int read_parameter(struct job *job, void *buffer, const struct parameter *parameter,
+/* The same in the export's dtype. */
+static int read_parameter(struct export *export, void *buffer, const struct parameter *parameter,
                           int64_t first, int64_t count) {
-    const struct stored_tensor *tensor = find_tensor(job, parameter);
+    const struct stored_tensor *tensor = find_tensor(export, parameter);
     if (!tensor) return -1;
-    if (checkpoint_dtype(tensor->entry) == job->dtype && !job->merged.a) {
-        size_t size = dtype_bytes(job->dtype);
+    if (checkpoint_dtype(tensor->entry) == export->dtype && !export->merged.a &&
+        !tensor->quantized) {
+        size_t size = dtype_bytes(export->dtype);
         return safetensors_read(buffer, tensor->file, tensor->entry, (uint64_t)first * size,
-                                (size_t)count * size, job->error);
+                                (size_t)count * size, export->error);
     }
-    if (read_values(job, job->values, parameter, first, count)) return -1;
-    return store(job, buffer, tensor, job->values, first, count);
+    if (read_values(export, export->values, parameter, first, count)) return -1;
+    return store(export, buffer, tensor, export->values, first, count);
 }
 
 static int read_weights(void *context, void *buffer, int entry, uint64_t first, size_t bytes,
                         struct error *error) {
-    struct job *job = context;
-    size_t size = dtype_bytes(job->dtype);
-    (void)error; /* it is the job's */
-    return read_parameter(job, buffer, &job->list[entry], (int64_t)(first / size),
+    struct export *export = context;
+    size_t size = dtype_bytes(export->dtype);
+    (void)error; /* it is the export's */
+    return read_parameter(export, buffer, &export->list[entry], (int64_t)(first / size),
                           (int64_t)(bytes / size));
 }
 
 /* Opens what the weights are read from, and lists the parameters that are written. */
-static int open_weights(struct job *job) {
-    struct gpt_shape shape = config_shape(&job->config);
+static int open_weights(struct export *export) {
+    struct model_shape shape = config_shape(&export->config);
     int64_t count;
-    if (job->adapters) {
-        job->adapter_list = parameter_list(&shape, &count);
-        if (tensor_files_open_directory(&job->adapter_files, job->from, checkpoint_adapter_stem,
-                                        job->error) ||
-            checkpoint_check_adapters(job->adapter_list, &job->adapter_files, job->error))
+    if (export->adapters) {
+        export->adapter_list = parameter_list(&shape, &count);
+        if (tensor_files_open_directory(&export->adapter_files, export->from,
+                                        checkpoint_adapter_stem, export->error) ||
+            checkpoint_check_adapters(export->adapter_list, &export->adapter_files, export->error))
             return -1;
-        job->merged.scale = job->merge ? adapter_scale(&job->config) : 0;
-        job->merged.out_in = shape.weights_out_in;
+        export->merged.scale = export->merge ? adapter_scale(&export->config) : 0;
+        export->merged.out_in = shape.weights_out_in;
     }
-    if (!job->adapters || job->merge) shape.adapter_rank = 0;
-    job->list = parameter_list(&shape, &count);
-    if (job->adapters && !job->merge) return 0;
-    return tensor_files_open_directory(&job->files, job->model, checkpoint_model_stem,
-                                       job->error) ||
-                   checkpoint_check_weights(job->list, &job->files, job->error)
+    if (!export->adapters || export->merge) shape.adapter_rank = 0;
+    export->list = parameter_list(&shape, &count);
+    if (export->adapters && !export->merge) return 0;
+    return tensor_files_open_directory(&export->files, export->model, checkpoint_model_stem,
+                                       export->error) ||
+                   quantized_tensors_open(&export->files, export->model, export->error) ||
+                   checkpoint_check_weights(export->list, &export->files, export->error)
                ? -1
                : 0;
 }
 
 /* Fails if the model that adapters are merged into is not the one that they were trained on. */
-static int check_base(struct job *job) {
+static int check_base(struct export *export) {
     char path[FILE_PATH_MAX], found[SHA256_HEX_MAX];
     struct checkpoint_manifest manifest;
-    if (!job->merge || !file_exists_in(job->from, checkpoint_manifest_name)) return 0;
-    if (file_path_join(path, job->from, checkpoint_manifest_name, job->error) ||
-        tensor_files_fingerprint(found, &job->files, job->error) ||
-        checkpoint_manifest_open(&manifest, path, job->error))
+    if (!export->merge || !file_exists_in(export->from, checkpoint_manifest_name)) return 0;
+    if (file_path_join(path, export->from, checkpoint_manifest_name, export->error) ||
+        tensor_files_fingerprint(found, &export->files, export->error) ||
+        checkpoint_manifest_open(&manifest, path, export->error))
         return -1;
     bool same = !manifest.base_fingerprint[0] || strcmp(found, manifest.base_fingerprint) == 0;
     checkpoint_manifest_close(&manifest);
     if (same) return 0;
-    return fail(job->error,
+    return fail(export->error,
                 "%.400s is another model than the one that the adapters were trained on\n"
-                "name that one by --set model.init_from=DIR",
-                job->model);
+                "name that one by --base DIR",
+                export->model);
 }
 
-static int write_weights(struct job *job) {
-    const struct tensor_source source = {read_weights, job};
-    if (open_weights(job) || check_base(job)) return -1;
-    job->values = malloc(TENSOR_PIECE_BYTES / dtype_bytes(job->dtype) * sizeof *job->values);
-    if (!job->values)
-        return fail(job->error, "out of memory while writing to %.400s", job->directory);
-    const bool adapters = parameter_adapter_count(job->list) > 0;
-    struct saved_tensor *tensors = saved_weights(job->list, adapters);
-    struct safetensors_entry *entries = saved_entries(tensors, job->dtype);
+static int write_weights(struct export *export) {
+    const struct tensor_source source = {read_weights, export};
+    if (open_weights(export) || check_base(export)) return -1;
+    export->values =
+        malloc(TENSOR_PIECE_BYTES / dtype_bytes(export->dtype) * sizeof *export->values);
+    if (!export->values) return fail_memory(export->error, "%.400s", export->directory);
+    const bool adapters = parameter_adapter_count(export->list) > 0;
+    struct saved_tensor *tensors = saved_weights(export->list, adapters);
+    saved_rename(tensors, larger_model_module(export->model));
+    struct safetensors_entry *entries = saved_entries(tensors, export->dtype);
     int status = tensor_shards_write(
-        job->directory, adapters ? checkpoint_adapter_stem : checkpoint_model_stem, entries,
-        (int)arrlen(entries), (uint64_t)(job->config.checkpoint.shard_gb * 1e9), &source,
-        &job->written, job->error);
+        export->directory, adapters ? checkpoint_adapter_stem : checkpoint_model_stem, entries,
+        (int)arrlen(entries), (uint64_t)(export->config.checkpoint.shard_gb * 1e9), &source,
+        &export->written, export->error);
     arrfree(entries);
     arrfree(tensors);
     return status;
@@ -191,56 +200,62 @@ static int find_gpt2_class(bool *found, const char *directory, struct error *err
 /* Writes tokenizer.json beside vocab.json and merges.txt: transformers 5 reads the tokenizer of a
  * Mistral from it alone. Files that are not of GPT-2's kind, or that cannot be opened, are only
  * copied. */
-static int write_tokenizer(struct job *job) {
+static int write_tokenizer(struct export *export) {
     struct tokenizer tokenizer;
     struct error ignored;
     int status = 0;
     bool is_gpt2;
-    if (!file_exists_in(job->from, "vocab.json") || !file_exists_in(job->from, "merges.txt") ||
-        file_exists_in(job->from, "tokenizer.json"))
+    if (!file_exists_in(export->from, "vocab.json") ||
+        !file_exists_in(export->from, "merges.txt") ||
+        file_exists_in(export->from, "tokenizer.json"))
         return 0;
-    if (find_gpt2_class(&is_gpt2, job->from, job->error)) return -1;
-    if (!is_gpt2 || tokenizer_open(&tokenizer, TOKENIZER_FILES, job->from, &ignored)) return 0;
+    if (find_gpt2_class(&is_gpt2, export->from, export->error)) return -1;
+    if (!is_gpt2 || tokenizer_open(&tokenizer, TOKENIZER_FILES, export->from, &ignored)) return 0;
     if (tokenizer.kind == TOKENIZER_GPT2)
-        status = stored_file_print(&job->written, job->directory, "tokenizer.json", print_tokenizer,
-                                   &tokenizer, job->error);
+        status = stored_file_print(&export->written, export->directory, "tokenizer.json",
+                                   print_tokenizer, &tokenizer, export->error);
     tokenizer_close(&tokenizer);
     return status;
 }
 
 /* Returns the folder of the tokenizer. Files beside adapters that were trained here are already
  * right in their own folder; other adapters have their model's. */
-static const char *tokenizer_directory(const struct job *job) {
-    return tokenizer_in_directory(job->from) ? job->from : job->model;
+static const char *tokenizer_directory(const struct export *export) {
+    return tokenizer_in_directory(export->from) ? export->from : export->model;
 }
 
-static int open_files(struct job *job) {
-    const char *model = file_exists_in(job->from, checkpoint_config_name) ? job->from : job->model;
-    return base_files_open(&job->base, &job->config, NULL, model, tokenizer_directory(job),
-                           job->error);
+static int open_files(struct export *export) {
+    const char *model =
+        file_exists_in(export->from, checkpoint_config_name) ? export->from : export->model;
+    if (base_files_open(&export->base, &export->config, NULL, model, tokenizer_directory(export),
+                        export->error))
+        return -1;
+    base_files_note_left_out(&export->base, export->notes);
+    return 0;
 }
 
 /* Writes the files beside the weights. */
-static int write_files(struct job *job) {
-    struct error *error = job->error;
-    bool is_model = !job->adapters || job->merge;
-    if (open_files(job)) return -1;
-    if (!is_model && stored_file_print(&job->written, job->directory, adapter_config_name,
-                                       adapter_print_config, &job->config, error))
+static int write_files(struct export *export) {
+    struct error *error = export->error;
+    bool is_model = !export->adapters || export->merge;
+    if (open_files(export)) return -1;
+    if (!is_model && stored_file_print(&export->written, export->directory, adapter_config_name,
+                                       adapter_print_config, &export->config, error))
         return -1;
-    const struct base_target target = {&job->base, &job->config, NULL, job->dtype, job->directory};
-    return base_files_write(&target, is_model, &job->written, error);
+    const struct base_target target = {&export->base, &export->config, NULL, export->dtype,
+                                       export->directory};
+    return base_files_write(&target, is_model, &export->written, error);
 }
 
-static void close_job(struct job *job) {
-    tensor_files_close(&job->files);
-    tensor_files_close(&job->adapter_files);
-    merged_layer_close(&job->merged);
-    base_files_close(&job->base);
-    arrfree(job->list);
-    arrfree(job->adapter_list);
-    arrfree(job->written);
-    free(job->values);
+static void close_job(struct export *export) {
+    tensor_files_close(&export->files);
+    tensor_files_close(&export->adapter_files);
+    merged_layer_close(&export->merged);
+    base_files_close(&export->base);
+    arrfree(export->list);
+    arrfree(export->adapter_list);
+    arrfree(export->written);
+    free(export->values);
 }
 
 /* True if the directory at path is empty. */
@@ -322,29 +337,30 @@ static int publish(const struct export_paths *paths, struct error *error) {
 }
 
 /* Reads the sizes, and for adapters their settings and the folder of their model. */
-static int read_config(struct job *job, const struct export_options *options, struct error *error) {
+static int read_config(struct export *export, const struct export_options *options,
+                       struct error *error) {
     struct config of_adapters;
-    job->model = job->from;
-    job->adapters = file_exists_in(job->from, adapter_config_name);
-    job->merge = options->merge;
-    if (options->merge && !job->adapters)
-        return fail(error, "%.400s has no adapters to merge\nleave out --merge", job->from);
-    if (!job->adapters) return huggingface_read_config(&job->config, job->from, error);
-    if (checkpoint_config(&of_adapters, job->from, error)) return -1;
-    of_adapters.checkpoint.shard_gb = job->config.checkpoint.shard_gb;
-    job->config = of_adapters;
-    job->model = options->base ? options->base : job->config.model.init_from;
-    return job->merge ? checkpoint_check_base(job->model, error) : 0;
+    export->model = export->from;
+    export->adapters = file_exists_in(export->from, adapter_config_name);
+    export->merge = options->merge;
+    if (options->merge && !export->adapters)
+        return fail(error, "%.400s has no adapters to merge\nleave out --merge", export->from);
+    if (!export->adapters) return huggingface_read_config(&export->config, export->from, error);
+    if (checkpoint_config(&of_adapters, export->from, error)) return -1;
+    of_adapters.checkpoint.shard_gb = export->config.checkpoint.shard_gb;
+    export->config = of_adapters;
+    export->model = options->base ? options->base : export->config.model.init_from;
+    return export->merge ? checkpoint_check_base(export->model, error) : 0;
 }
 
-static int write_directory(struct job *job, const char *to, struct error *error) {
+static int write_directory(struct export *export, const char *to, struct error *error) {
     struct export_paths paths;
     struct error ignored;
     int lock = begin(&paths, to, error);
     if (lock < 0) return -1;
-    job->directory = paths.unfinished;
-    int status = write_weights(job) || write_files(job) || write_tokenizer(job) ? -1 : 0;
-    close_job(job);
+    export->directory = paths.unfinished;
+    int status = write_weights(export) || write_files(export) || write_tokenizer(export) ? -1 : 0;
+    close_job(export);
     if (status == 0) status = publish(&paths, error);
     if (status) directory_remove(paths.unfinished, &ignored);
     close(lock);
@@ -362,29 +378,29 @@ bool export_is_gguf(const char *to) {
 }
 
 /* Writes the model, whose files are open, with the tokenizer and the template of its folder. */
-static int write_gguf(struct job *job, const char *to, const struct export_options *options) {
+static int write_gguf(struct export *export, const char *to, const struct export_options *options) {
     struct tokenizer tokenizer;
-    const char *directory = tokenizer_directory(job), *slash = strrchr(to, '/');
+    const char *directory = tokenizer_directory(export), *slash = strrchr(to, '/');
     bool has_tokenizer = tokenizer_in_directory(directory);
     char *chat_template, *name;
-    if (chat_file_read(&chat_template, directory, job->error) < 0) return -1;
-    if (has_tokenizer && tokenizer_open(&tokenizer, TOKENIZER_FILES, directory, job->error)) {
+    if (chat_file_read(&chat_template, directory, export->error) < 0) return -1;
+    if (has_tokenizer && tokenizer_open(&tokenizer, TOKENIZER_FILES, directory, export->error)) {
         free(chat_template);
         return -1;
     }
-    if (has_tokenizer) tokenizer_leave_out(&tokenizer, job->config.model.vocab_size);
+    if (has_tokenizer) tokenizer_leave_out(&tokenizer, export->config.model.vocab_size);
     name = strdup(slash ? slash + 1 : to);
     if (name) name[strlen(name) - strlen(gguf_suffix)] = '\0';
     const struct gguf_model model = {
         .name = name ? name : "",
-        .shape = config_shape(&job->config),
-        .list = job->list,
+        .shape = config_shape(&export->config),
+        .list = export->list,
         .tokenizer = has_tokenizer ? &tokenizer : NULL,
-        .tokens = &job->base.tokens,
+        .tokens = &export->base.tokens,
         .chat_template = chat_template,
         .read = read_values,
-        .context = job,
-        .error = job->error,
+        .context = export,
+        .error = export->error,
     };
     int status = gguf_write_model(to, options->gguf_type, &model, options->notes);
     if (has_tokenizer) tokenizer_close(&tokenizer);
@@ -393,33 +409,34 @@ static int write_gguf(struct job *job, const char *to, const struct export_optio
     return status;
 }
 
-static int write_file(struct job *job, const char *to, const struct export_options *options) {
-    struct error *error = job->error;
-    const struct gpt_shape shape = config_shape(&job->config);
+static int write_file(struct export *export, const char *to, const struct export_options *options) {
+    struct error *error = export->error;
+    const struct model_shape shape = config_shape(&export->config);
     char parent[FILE_PATH_MAX];
-    struct stat status;
-    if (job->adapters && !job->merge)
+    if (export->adapters && !export->merge)
         return fail(error, "%.400s holds adapters, and a GGUF file a model\nadd --merge",
-                    job->from);
+                    export->from);
     if (strlen(to) >= FILE_PATH_MAX) return fail(error, "the path to export to is too long");
-    if (lstat(to, &status) == 0)
-        return fail(error, "%.400s already exists\nexport to another file, or remove it first", to);
+    if (gguf_refuse_existing(to, error)) return -1;
     snprintf(parent, sizeof parent, "%s", to);
     char *slash = strrchr(parent, '/');
     if (slash) slash[slash == parent] = '\0';
     if (gguf_check_shape(&shape, error) || (slash && directory_create(parent, error))) return -1;
-    int result =
-        open_weights(job) || check_base(job) || open_files(job) || write_gguf(job, to, options) ? -1
-                                                                                                : 0;
-    close_job(job);
+    int result = open_weights(export) || check_base(export) || open_files(export) ||
+                         write_gguf(export, to, options)
+                     ? -1
+                     : 0;
+    close_job(export);
     return result;
 }
 
 int export_model(const char *to, const char *from, const struct export_options *options,
                  struct error *error) {
-    struct job job = {.from = from, .dtype = options->dtype, .error = error};
-    config_defaults(&job.config);
-    if (options->shard_gb > 0) job.config.checkpoint.shard_gb = options->shard_gb;
-    if (read_config(&job, options, error)) return -1;
-    return export_is_gguf(to) ? write_file(&job, to, options) : write_directory(&job, to, error);
+    struct export export = {
+        .from = from, .dtype = options->dtype, .notes = options->notes, .error = error};
+    config_defaults(&export.config);
+    if (options->shard_gb > 0) export.config.checkpoint.shard_gb = options->shard_gb;
+    if (read_config(&export, options, error)) return -1;
+    return export_is_gguf(to) ? write_file(&export, to, options)
+                              : write_directory(&export, to, error);
 }

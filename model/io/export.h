@@ -6,8 +6,8 @@
  *     TO.gguf                     everything in one file: model/io/gguf_model.h
  *
  * A directory of adapters has adapter_model.safetensors and adapter_config.json in place of the
- * model's. With `merge` it is the model that they were trained on, with W + scale B
- * A in place of W, computed in fp32. A GGUF file holds no adapters, so it needs `merge`.
+ * model's. With `merge` it is the model that they were trained on, with W + scale * (B A) in place
+ * of W, computed in fp32. A GGUF file holds no adapters, so it needs `merge`.
  *
  * The directory is written as .NAME.tmp beside TO, the file as TO.gguf.tmp. All is made durable,
  * and then renamed, so TO is complete or absent. The next export removes the leftovers of an
@@ -24,7 +24,7 @@
 struct export_options {
     enum dtype dtype;         /* of a directory */
     enum gguf_type gguf_type; /* of a GGUF file */
-    FILE *notes;              /* lines about what a GGUF file lacks; NULL: none are printed */
+    FILE *notes;              /* for what a GGUF file lacks (note.h) */
     double shard_gb;          /* limit of data in a file, in 1e9 bytes; 0: as in checkpoints */
     bool merge;               /* adapters: write the model with the adapters in its weights */
     const char *base; /* adapters: folder of their model, if it has moved; NULL: where it was */

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include <stb/stb_ds.h>
 
@@ -82,13 +83,21 @@ void gguf_add_tensor(struct gguf_writer *writer, const char *name, enum gguf_typ
     writer->tensor_count++;
 }
 
+int gguf_refuse_existing(const char *path, struct error *error) {
+    struct stat status;
+    if (lstat(path, &status) != 0) return 0;
+    return fail(error, "%.400s already exists\nexport to another file, or remove it first", path);
+}
+
 int gguf_write_begin(struct gguf_writer *writer, const char *path, struct error *error) {
     uint8_t *begin = NULL;
     append(&begin, "GGUF", 4);
     append_uint32(&begin, VERSION);
     append_uint64(&begin, writer->tensor_count);
     append_uint64(&begin, writer->pair_count);
+    /* Another export may have ended before this one locked the file. */
     int status = file_writer_open(&writer->file, path, error) ||
+                         gguf_refuse_existing(path, error) ||
                          gguf_write_data(writer, begin, arrlenu(begin), error) ||
                          gguf_write_data(writer, writer->pairs, arrlenu(writer->pairs), error) ||
                          gguf_write_data(writer, writer->infos, arrlenu(writer->infos), error) ||

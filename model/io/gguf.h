@@ -61,6 +61,7 @@ void gguf_add_tensor(struct gguf_writer *writer, const char *name, enum gguf_typ
 /* Opens the file, which appears under its name when gguf_write_end succeeds, and writes everything
  * but the data. Fails like file_writer_open. After a failure of this function or the next two,
  * gguf_writer_close removes what was written. */
+int gguf_refuse_existing(const char *path, struct error *error); /* fails if the file exists */
 int gguf_write_begin(struct gguf_writer *writer, const char *path, struct error *error);
 
 /* Appends to the data. Pieces may have any size; end_tensor follows the last one of each tensor. */

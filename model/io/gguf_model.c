@@ -7,6 +7,8 @@
 
 #include <stb/stb_ds.h>
 
+#include "data/util/note.h"
+#include "model/architecture/families.h"
 #include "model/core/rope.h"
 #include "model/io/gguf.h"
 #include "model/io/gguf_tokenizer.h"
@@ -15,24 +17,24 @@ enum { KEY_MAX = 80, QUANTIZATION_VERSION = 2 };
 
 /* ---- architectures */
 
+enum { ROPE = IN_ALL & ~IN_GPT2 }; /* families with rope */
+/* Families whose rope rotates neighbours, and has frequencies by divisors. */
 enum {
-    LLAMA = 1,
-    QWEN2 = 2,
-    QWEN3 = 4,
-    GPT2 = 8,
-    GEMMA2 = 16,
-    GEMMA3 = 32,
-    GEMMA = GEMMA2 | GEMMA3,
-    ROPE = LLAMA | QWEN2 | QWEN3 | GEMMA
+    NEIGHBOURS = IN_LLAMA | IN_SMOLLM3 | IN_GRANITE | IN_ARCEE,
+    DIVISORS = IN_LLAMA | IN_EXAONE4
 };
 
 /* Layers of the models whose scale of scores llama.cpp derives from n_embd. */
 enum { GEMMA2_27B_LAYERS = 46, GEMMA3_27B_LAYERS = 62 };
 
+/* Layers of the only EXAONE 4 to which llama.cpp gives windows, and every which layer of it, of an
+ * OLMo 3 and of a SmolLM3 differs from others. */
+enum { EXAONE4_32B_LAYERS = 64, OTHER_LAYERS = 4 };
+
 /* True if llama.cpp computes a Gemma as it is here. It takes the scale of scores from other sizes,
  * needs a layer with a window, caps scores and logits of Gemma 2 only, and scales positions of
  * Gemma 3 only in layers without a window. */
-static bool fits_gemma(const struct gpt_shape *s) {
+static bool fits_gemma(const struct model_shape *s) {
     const bool gemma3 = s->qk_norm;
     const bool largest = s->n_layer == (gemma3 ? GEMMA3_27B_LAYERS : GEMMA2_27B_LAYERS);
     const int64_t scale = largest ? s->n_embd / s->n_head : s->head_dim;
@@ -45,83 +47,108 @@ static bool fits_gemma(const struct gpt_shape *s) {
                   : s->attention_softcap > 0 && s->logit_softcap > 0 && s->tied_head;
 }
 
-/* Returns the architecture, or 0. */
-static int architecture_of(const struct gpt_shape *s) {
-    bool scaled = s->rope_scaling == ROPE_LLAMA3; /* by divisors, which only "llama" has */
-    if (shape_is_gpt2(s)) return s->window ? 0 : GPT2;
-    if (shape_is_gemma(s)) return !fits_gemma(s) ? 0 : s->qk_norm ? GEMMA3 : GEMMA2;
-    if (!shape_is_llama(s)) return 0;
-    if (s->qk_norm) return scaled ? 0 : QWEN3;
-    return s->bias == BIAS_QKV && !scaled && shape_q(s) == s->n_embd ? QWEN2 : LLAMA;
+/* True if every layer has a window but each `period`-th. */
+static bool has_period(const struct model_shape *s, int64_t period) {
+    bool same = true;
+    for (int64_t layer = 0; layer < s->n_layer; layer++)
+        same &= (shape_window(s, layer) > 0) == ((layer + 1) % period > 0);
+    return same;
 }
 
-static const char *architecture_name(int architecture) {
-    return architecture == GPT2     ? "gpt2"
-           : architecture == QWEN2  ? "qwen2"
-           : architecture == QWEN3  ? "qwen3"
-           : architecture == GEMMA2 ? "gemma2"
-           : architecture == GEMMA3 ? "gemma3"
-                                    : "llama";
+/* True if llama.cpp computes a model of these families as it is here. */
+static bool fits_other_layers(const struct model_shape *s, enum model_family family) {
+    if (family == FAMILY_SMOLLM3)
+        return s->no_rope_interval == OTHER_LAYERS && s->bias == BIAS_NONE;
+    if (family == FAMILY_ARCEE && s->bias != BIAS_NONE) return false;
+    if (family == FAMILY_PHI3) return shape_window_layers(s) == 0; /* llama.cpp ignores windows */
+    if ((family == FAMILY_OLMO2 || family == FAMILY_OLMO3) &&
+        (s->tied_head || shape_q(s) != s->n_embd))
+        return false;
+    if (family == FAMILY_OLMO3)
+        return has_period(s, OTHER_LAYERS) && s->rope_theta_window == s->rope_theta;
+    if (family == FAMILY_EXAONE4)
+        return s->n_layer == EXAONE4_32B_LAYERS ? has_period(s, OTHER_LAYERS) : s->window == 0;
+    return true;
+}
+
+/* Returns the family whose architecture llama.cpp has for a model, or FAMILY_COUNT. "llama" stands
+ * for Mistral, too, and for models of Qwen2's parts that Qwen2's architecture cannot express. */
+static enum model_family family_of(const struct model_shape *s) {
+    const enum model_family family = shape_family(s);
+    bool scaled = s->rope_scaling == ROPE_LLAMA3; /* by divisors, which only "llama" has */
+    if (family == FAMILY_COUNT || !families[family].gguf) return FAMILY_COUNT;
+    if (family == FAMILY_GPT2 && s->window) return FAMILY_COUNT;
+    if (1 << family & IN_GEMMA && !fits_gemma(s)) return FAMILY_COUNT;
+    if (!fits_other_layers(s, family)) return FAMILY_COUNT;
+    if (family == FAMILY_QWEN2 && !scaled && shape_q(s) == s->n_embd) return family;
+    if (1 << family & (IN_LLAMA | IN_MISTRAL | IN_QWEN2)) return FAMILY_LLAMA;
+    return scaled && family != FAMILY_GPT2 && !(1 << family & DIVISORS) ? FAMILY_COUNT : family;
 }
 
 /* llama.cpp computes yarn with these values, for Llama and Qwen whatever the file has. */
-static bool has_other_yarn(const struct gpt_shape *s) {
+static bool has_other_yarn(const struct model_shape *s) {
     return s->rope_scaling == ROPE_YARN &&
            (s->rope_beta_fast != 32 || s->rope_beta_slow != 1 || !s->rope_truncate);
 }
 
-int gguf_check_shape(const struct gpt_shape *shape, struct error *error) {
-    const int architecture = architecture_of(shape);
-    if (architecture & ROPE && shape->rope_scaling == ROPE_DYNAMIC)
+int gguf_check_shape(const struct model_shape *shape, struct error *error) {
+    const int family = 1 << family_of(shape) & IN_ALL;
+    if (family & ROPE && shape->rope_scaling == ROPE_DYNAMIC)
         return fail(error, "llama.cpp has no rope scaling \"dynamic\"\n"
                            "export to a folder instead, without .gguf");
-    if (architecture & ROPE && has_other_yarn(shape))
+    if (family & ROPE && has_other_yarn(shape))
         return fail(error, "llama.cpp has yarn only with model.rope_beta_fast 32, "
                            "model.rope_beta_slow 1\nand model.rope_truncate true\n"
                            "export to a folder instead, without .gguf");
-    return architecture
-               ? 0
-               : fail(error, "llama.cpp has no model with these parts: it has GPT-2 without a "
-                             "window, Llama, Mistral,\nQwen2, Gemma 2 and 3 with their usual "
-                             "parts, and Qwen3 "
-                             "without llama3 rope scaling\n"
-                             "export to a folder instead, without .gguf");
+    return family ? 0
+                  : fail(error,
+                         "llama.cpp has no model with these parts: it has GPT-2 without a "
+                         "window, Llama, Mistral, Qwen2, Gemma 2 and 3, SmolLM3, OLMo 2 and "
+                         "3 and EXAONE 4 with their usual parts, GLM-4, Phi-3 without a window, "
+                         "and Granite, Arcee and Qwen3 without llama3 rope scaling\n"
+                         "export to a folder instead, without .gguf");
 }
 
 /* ---- metadata */
 
-#define SIZE(key, field, architectures) \
-    { key, offsetof(struct gpt_shape, field), GGUF_UINT32, architectures }
-#define NUMBER(key, field, architectures) \
-    { key, offsetof(struct gpt_shape, field), GGUF_FLOAT32, architectures }
+#define SIZE(key, field, families) \
+    { key, offsetof(struct model_shape, field), GGUF_UINT32, families, 0 }
+#define NUMBER(key, field, families) \
+    { key, offsetof(struct model_shape, field), GGUF_FLOAT32, families, 0 }
+#define FACTOR(key, field) \
+    { key, offsetof(struct model_shape, field), GGUF_FLOAT32, IN_GRANITE, 1 }
 static const struct {
     const char *key;
-    size_t field; /* offset in struct gpt_shape of an int64_t or, for GGUF_FLOAT32, a double */
+    size_t field; /* offset in struct model_shape of an int64_t or, for GGUF_FLOAT32, a double */
     enum gguf_value type;
-    int architectures;
+    int families;  /* set of those that have it */
+    double absent; /* what 0 stands for; 0: the pair is left out */
 } fields[] = {
-    SIZE("vocab_size", vocab_size, ROPE | GPT2),
-    SIZE("context_length", n_positions, ROPE | GPT2),
-    SIZE("embedding_length", n_embd, ROPE | GPT2),
-    SIZE("block_count", n_layer, ROPE | GPT2),
-    SIZE("feed_forward_length", n_inner, ROPE | GPT2),
-    SIZE("attention.head_count", n_head, ROPE | GPT2),
+    SIZE("vocab_size", vocab_size, IN_ALL),
+    SIZE("context_length", n_positions, IN_ALL),
+    SIZE("embedding_length", n_embd, IN_ALL),
+    SIZE("block_count", n_layer, IN_ALL),
+    SIZE("feed_forward_length", n_inner, IN_ALL),
+    SIZE("attention.head_count", n_head, IN_ALL),
     SIZE("attention.head_count_kv", n_kv_head, ROPE),
     SIZE("attention.key_length", head_dim, ROPE),
     SIZE("attention.value_length", head_dim, ROPE),
     SIZE("attention.sliding_window", window, ROPE),
-    SIZE("rope.dimension_count", head_dim, ROPE),
     NUMBER("rope.freq_base", rope_theta, ROPE),
-    NUMBER("attention.layer_norm_epsilon", norm_eps, GPT2),
+    NUMBER("attention.layer_norm_epsilon", norm_eps, IN_GPT2),
     NUMBER("attention.layer_norm_rms_epsilon", norm_eps, ROPE),
-    NUMBER("attn_logit_softcapping", attention_softcap, GEMMA2),
-    NUMBER("final_logit_softcapping", logit_softcap, GEMMA2),
+    NUMBER("attn_logit_softcapping", attention_softcap, IN_GEMMA2),
+    NUMBER("final_logit_softcapping", logit_softcap, IN_GEMMA2),
+    FACTOR("embedding_scale", embedding_multiplier),
+    FACTOR("attention.scale", attention_multiplier),
+    FACTOR("residual_scale", residual_multiplier),
+    FACTOR("logit_scale", logits_scaling),
 };
 
 /* Adds the pairs of linear and yarn scaling. llama.cpp multiplies the attention factor of the file
  * by yarn's default. */
 static void put_rope_scaling(struct gguf_writer *writer, const char *name,
-                             const struct gpt_shape *s) {
+                             const struct model_shape *s) {
     char key[KEY_MAX];
     const bool yarn = s->rope_scaling == ROPE_YARN;
     if (!yarn && s->rope_scaling != ROPE_LINEAR) return;
@@ -137,17 +164,9 @@ static void put_rope_scaling(struct gguf_writer *writer, const char *name,
                     rope_attention_factor(s) / (0.1 * log(s->rope_factor) + 1));
 }
 
-/* True if every layer has a window but each `period`-th. */
-static bool has_period(const struct gpt_shape *s, int64_t period) {
-    bool same = true;
-    for (int64_t layer = 0; layer < s->n_layer; layer++)
-        same &= (shape_window(s, layer) > 0) == ((layer + 1) % period > 0);
-    return same;
-}
-
 /* Adds the windows and the base of a Gemma whose layers are not like those of the released models,
  * for which llama.cpp's converter writes neither. */
-static void put_layers(struct gguf_writer *writer, const char *name, const struct gpt_shape *s) {
+static void put_layers(struct gguf_writer *writer, const char *name, const struct model_shape *s) {
     char key[KEY_MAX];
     const double theta = s->rope_theta_window > 0 ? s->rope_theta_window : s->rope_theta;
     if (!has_period(s, s->qk_norm ? 6 : 2)) {
@@ -161,8 +180,8 @@ static void put_layers(struct gguf_writer *writer, const char *name, const struc
 
 /* Adds the pairs that do not depend on the tokenizer. A window of 0 is left out. */
 static void put_metadata(struct gguf_writer *writer, const struct gguf_model *model,
-                         int architecture, enum gguf_type type) {
-    const char *name = architecture_name(architecture), *shape = (const char *)&model->shape;
+                         enum model_family family, enum gguf_type type) {
+    const char *name = families[family].gguf, *shape = (const char *)&model->shape;
     char key[KEY_MAX];
     gguf_put_string(writer, "general.architecture", name);
     gguf_put_string(writer, "general.type", "model");
@@ -174,54 +193,19 @@ static void put_metadata(struct gguf_writer *writer, const struct gguf_model *mo
         const void *field = shape + fields[i].field;
         double value = fields[i].type == GGUF_FLOAT32 ? *(const double *)field
                                                       : (double)*(const int64_t *)field;
-        if (!(fields[i].architectures & architecture) || value == 0) continue;
+        if (value == 0) value = fields[i].absent;
+        if (!(fields[i].families & 1 << family) || value == 0) continue;
         snprintf(key, sizeof key, "%s.%s", name, fields[i].key);
         gguf_put_number(writer, key, fields[i].type, value);
     }
-    if (architecture & ROPE) put_rope_scaling(writer, name, &model->shape);
-    if (architecture & GEMMA) put_layers(writer, name, &model->shape);
+    snprintf(key, sizeof key, "%s.rope.dimension_count", name);
+    if (1 << family & ROPE)
+        gguf_put_number(writer, key, GGUF_UINT32, (double)shape_rotary(&model->shape));
+    if (1 << family & ROPE) put_rope_scaling(writer, name, &model->shape);
+    if (1 << family & IN_GEMMA) put_layers(writer, name, &model->shape);
 }
 
 /* ---- tensors */
-
-enum order { SAME, TRANSPOSED, QUERIES, KEYS };
-
-/* Names of kinds of parameters without ".weight" and ".bias", and the order of their rows. Only
- * matrices are transposed, and q and k only reordered in the architecture "llama". */
-static const struct kind {
-    const char *from, *to;
-    enum order order;
-} kinds[] = {
-    {"wte", "token_embd", SAME},
-    {"wpe", "position_embd", SAME},
-    {"ln_f", "output_norm", SAME},
-    {"ln_1", "attn_norm", SAME},
-    {"attn.c_attn", "attn_qkv", TRANSPOSED},
-    {"attn.c_proj", "attn_output", TRANSPOSED},
-    {"ln_2", "ffn_norm", SAME},
-    {"mlp.c_fc", "ffn_up", TRANSPOSED},
-    {"mlp.c_proj", "ffn_down", TRANSPOSED},
-    {"model.embed_tokens", "token_embd", SAME},
-    {"lm_head", "output", SAME},
-    {"model.norm", "output_norm", SAME},
-    {"input_layernorm", "attn_norm", SAME},
-    {"self_attn.q_proj", "attn_q", QUERIES},
-    {"self_attn.k_proj", "attn_k", KEYS},
-    {"self_attn.v_proj", "attn_v", SAME},
-    {"self_attn.o_proj", "attn_output", SAME},
-    {"self_attn.q_norm", "attn_q_norm", SAME},
-    {"self_attn.k_norm", "attn_k_norm", SAME},
-    {"post_attention_layernorm", "ffn_norm", SAME},
-    {"pre_feedforward_layernorm", "ffn_norm", SAME},
-    {"post_feedforward_layernorm", "post_ffw_norm", SAME},
-    {"mlp.gate_proj", "ffn_gate", SAME},
-    {"mlp.up_proj", "ffn_up", SAME},
-    {"mlp.down_proj", "ffn_down", SAME},
-};
-
-/* Gemma's norm after attention, which has the name of Llama's norm before the MLP. */
-static const struct kind gemma_post_attention = {"post_attention_layernorm", "post_attention_norm",
-                                                 SAME};
 
 /* A tensor of the file. */
 struct output {
@@ -233,65 +217,53 @@ struct output {
     int64_t heads; /* number of heads whose rows are reordered; 0: none */
 };
 
-/* A file while it is written. */
-struct job {
+/* A file while it is written, with the model in it. */
+struct model_file {
     const struct gguf_model *model;
     enum gguf_type type;
-    int architecture;
+    enum model_family family;
     struct gguf_writer writer;
     struct output *outputs; /* stb_ds */
-    FILE *notes;            /* or NULL */
+    FILE *notes;            /* note.h */
 };
-
-static const struct kind *kind_of(const struct parameter *parameter, int architecture) {
-    const char *end = strrchr(parameter->kind, '.');
-    size_t length = (size_t)(end - parameter->kind);
-    const struct kind *kind = kinds;
-    while (strlen(kind->from) != length || strncmp(kind->from, parameter->kind, length) != 0)
-        kind++; /* all kinds of GPT-2, Llama and Gemma are in the table */
-    if (architecture & GEMMA && strcmp(kind->from, gemma_post_attention.from) == 0)
-        return &gemma_post_attention;
-    return kind;
-}
 
 /* Returns the type of a tensor. A note names one whose rows have no whole blocks, once for all
  * layers. */
-static enum gguf_type type_of(const struct job *job, const struct output *output) {
+static enum gguf_type type_of(const struct model_file *file, const struct output *output) {
     const struct parameter *parameter = output->parameter;
-    bool is_head = parameter == parameter_head(job->model->list);
-    enum gguf_type type = job->type;
+    bool is_head = parameter == parameter_head(file->model->list);
+    enum gguf_type type = file->type;
     if (!parameter->extent.columns || strcmp(parameter->kind, "wpe.weight") == 0) return GGUF_F32;
     if (is_head && type == GGUF_Q4_0) type = GGUF_Q8_0;
     if (output->columns % gguf_types[type].block == 0) return type;
-    if (job->notes && parameter->layer <= 0)
-        fprintf(job->notes,
-                "note: %s%s: rows of %" PRId64 " values are not a multiple of %" PRId64
-                "; stored as f16\n",
-                output->name, parameter->layer < 0 ? "" : " and other layers", output->columns,
-                gguf_types[type].block);
+    if (parameter->layer <= 0)
+        note(file->notes, "note",
+             "%s%s: rows of %" PRId64 " values are not a multiple of %" PRId64 "; stored as f16",
+             output->name, parameter->layer < 0 ? "" : " and other layers", output->columns,
+             gguf_types[type].block);
     return GGUF_F16;
 }
 
-static void list_output(struct job *job, const struct parameter *parameter) {
-    const struct kind *kind = kind_of(parameter, job->architecture);
-    const struct gpt_shape *s = &job->model->shape;
+static void list_output(struct model_file *file, const struct parameter *parameter) {
+    const struct model_shape *s = &file->model->shape;
     const struct extent *extent = &parameter->extent;
     struct output output = {.parameter = parameter, .rows = 1, .columns = extent->rows};
     char layer[32] = "";
     if (parameter->layer >= 0) snprintf(layer, sizeof layer, "blk.%d.", parameter->layer);
-    snprintf(output.name, sizeof output.name, "%s%s%s", layer, kind->to,
+    snprintf(output.name, sizeof output.name, "%s%s%s", layer, parameter->gguf,
              strrchr(parameter->kind, '.'));
-    output.transposed = extent->columns && kind->order == TRANSPOSED;
+    output.transposed = parameter_in_layer(parameter) && !s->weights_out_in;
     if (extent->columns) {
         output.rows = output.transposed ? extent->columns : extent->rows;
         output.columns = output.transposed ? extent->rows : extent->columns;
     }
-    if (job->architecture == LLAMA && kind->order == QUERIES) output.heads = s->n_head;
-    if (job->architecture == LLAMA && kind->order == KEYS) output.heads = s->n_kv_head;
-    output.type = type_of(job, &output);
-    gguf_add_tensor(&job->writer, output.name, output.type,
+    const bool pairs = 1 << file->family & NEIGHBOURS;
+    if (pairs && strcmp(parameter->gguf, "attn_q") == 0) output.heads = s->n_head;
+    if (pairs && strcmp(parameter->gguf, "attn_k") == 0) output.heads = s->n_kv_head;
+    output.type = type_of(file, &output);
+    gguf_add_tensor(&file->writer, output.name, output.type,
                     extent->columns ? (uint64_t)output.rows : 0, (uint64_t)output.columns);
-    arrput(job->outputs, output);
+    arrput(file->outputs, output);
 }
 
 /* Returns the index in a parameter of row `index` of a tensor, of `count` rows. Rope pairs rows i
@@ -303,9 +275,9 @@ static int64_t source_row(const struct output *output, int64_t index, int64_t co
 }
 
 /* Fills values with a row. `whole` has all values of a vector or of a transposed matrix. */
-static int read_row(const struct job *job, float *values, const struct output *output, int64_t row,
-                    const float *whole) {
-    const struct gguf_model *model = job->model;
+static int read_row(const struct model_file *file, float *values, const struct output *output,
+                    int64_t row, const float *whole) {
+    const struct gguf_model *model = file->model;
     const int64_t columns = output->columns;
     if (!whole)
         return model->read(model->context, values, output->parameter,
@@ -316,32 +288,32 @@ static int read_row(const struct job *job, float *values, const struct output *o
     return 0;
 }
 
-static int refuse_value(const struct job *job, const struct output *output, int64_t row,
+static int refuse_value(const struct model_file *file, const struct output *output, int64_t row,
                         int64_t column, float value) {
-    return fail(job->model->error,
+    return fail(file->model->error,
                 "tensor %s: element [%" PRId64 ", %" PRId64
                 "] is %g, which %s cannot represent\nexport with --type %s",
                 output->name, row, column, (double)value, gguf_types[output->type].name,
                 isfinite(value) && output->type == GGUF_F16 ? "bf16 or f32" : "f32");
 }
 
-static int write_rows(struct job *job, const struct output *output, float *values, uint8_t *row,
-                      const float *whole) {
+static int write_rows(struct model_file *file, const struct output *output, float *values,
+                      uint8_t *row, const float *whole) {
     const struct gguf_type_info *info = &gguf_types[output->type];
     size_t bytes = (size_t)(output->columns / info->block) * info->block_bytes;
-    struct error *error = job->model->error;
+    struct error *error = file->model->error;
     for (int64_t i = 0; i < output->rows; i++) {
-        if (read_row(job, values, output, i, whole)) return -1;
+        if (read_row(file, values, output, i, whole)) return -1;
         int64_t wrong = gguf_store(row, output->type, values, output->columns);
-        if (wrong >= 0) return refuse_value(job, output, i, wrong, values[wrong]);
-        if (gguf_write_data(&job->writer, row, bytes, error)) return -1;
+        if (wrong >= 0) return refuse_value(file, output, i, wrong, values[wrong]);
+        if (gguf_write_data(&file->writer, row, bytes, error)) return -1;
     }
-    return gguf_write_end_tensor(&job->writer, error);
+    return gguf_write_end_tensor(&file->writer, error);
 }
 
 /* Reads a whole parameter. llama.cpp multiplies by the weights of norms as they are. */
-static int read_whole(const struct job *job, float *values, const struct output *output) {
-    const struct gguf_model *model = job->model;
+static int read_whole(const struct model_file *file, float *values, const struct output *output) {
+    const struct gguf_model *model = file->model;
     const int64_t count = output->rows * output->columns;
     if (model->read(model->context, values, output->parameter, 0, count)) return -1;
     for (int64_t i = 0; i < count && !output->parameter->extent.columns; i++)
@@ -349,18 +321,17 @@ static int read_whole(const struct job *job, float *values, const struct output 
     return 0;
 }
 
-static int write_output(struct job *job, const struct output *output) {
-    const struct gguf_model *model = job->model;
+static int write_output(struct model_file *file, const struct output *output) {
+    const struct gguf_model *model = file->model;
     const int64_t count = output->rows * output->columns;
     const bool needs_whole = output->transposed || output->rows == 1;
     float *values = malloc((size_t)output->columns * sizeof *values);
     uint8_t *row = malloc((size_t)output->columns * sizeof(float));
     float *whole = needs_whole ? malloc((size_t)count * sizeof *whole) : NULL;
     int status = -1;
-    if (!values || !row || (needs_whole && !whole))
-        fail(model->error, "out of memory for a tensor");
-    else if (!whole || read_whole(job, whole, output) == 0)
-        status = write_rows(job, output, values, row, whole);
+    if (!values || !row || (needs_whole && !whole)) fail_memory(model->error, "a tensor");
+    else if (!whole || read_whole(file, whole, output) == 0)
+        status = write_rows(file, output, values, row, whole);
     free(values);
     free(row);
     free(whole);
@@ -370,52 +341,50 @@ static int write_output(struct job *job, const struct output *output) {
 /* Divisors of the frequencies of rope, which only Llama 3's rope has. */
 static const char rope_name[] = "rope_freqs.weight";
 
-static int write_rope(struct job *job) {
-    const struct gpt_shape *shape = &job->model->shape;
-    struct gpt_shape plain = *shape;
+static int write_rope(struct model_file *file) {
+    const struct model_shape *shape = &file->model->shape;
+    struct model_shape plain = *shape;
     plain.rope_scaling = ROPE_UNSCALED;
     for (int64_t i = 0; i < shape->head_dim / 2; i++) {
         float divisor = rope_frequency(&plain, i, shape->n_positions) /
                         rope_frequency(shape, i, shape->n_positions);
-        if (gguf_write_data(&job->writer, &divisor, sizeof divisor, job->model->error)) return -1;
+        if (gguf_write_data(&file->writer, &divisor, sizeof divisor, file->model->error)) return -1;
     }
-    return gguf_write_end_tensor(&job->writer, job->model->error);
+    return gguf_write_end_tensor(&file->writer, file->model->error);
 }
 
-static int write_all(struct job *job, const char *path) {
-    const struct gguf_model *model = job->model;
-    const struct gpt_shape *shape = &model->shape;
-    bool scaled = job->architecture == LLAMA && shape->rope_scaling == ROPE_LLAMA3;
-    put_metadata(&job->writer, model, job->architecture, job->type);
-    if (gguf_put_tokenizer(&job->writer, model->tokenizer, model->tokens, model->chat_template,
+static int write_all(struct model_file *file, const char *path) {
+    const struct gguf_model *model = file->model;
+    const struct model_shape *shape = &model->shape;
+    bool scaled = 1 << file->family & DIVISORS && shape->rope_scaling == ROPE_LLAMA3;
+    put_metadata(&file->writer, model, file->family, file->type);
+    if (gguf_put_tokenizer(&file->writer, model->tokenizer, model->tokens, model->chat_template,
                            shape->vocab_size, model->error))
         return -1;
-    for (ptrdiff_t i = 0; i < arrlen(model->list); i++) list_output(job, &model->list[i]);
+    for (ptrdiff_t i = 0; i < arrlen(model->list); i++) list_output(file, &model->list[i]);
     if (scaled)
-        gguf_add_tensor(&job->writer, rope_name, GGUF_F32, 0, (uint64_t)shape->head_dim / 2);
-    if (gguf_write_begin(&job->writer, path, model->error)) return -1;
-    for (ptrdiff_t i = 0; i < arrlen(job->outputs); i++)
-        if (write_output(job, &job->outputs[i])) return -1;
-    if (scaled && write_rope(job)) return -1;
-    return gguf_write_end(&job->writer, model->error);
+        gguf_add_tensor(&file->writer, rope_name, GGUF_F32, 0, (uint64_t)shape->head_dim / 2);
+    if (gguf_write_begin(&file->writer, path, model->error)) return -1;
+    for (ptrdiff_t i = 0; i < arrlen(file->outputs); i++)
+        if (write_output(file, &file->outputs[i])) return -1;
+    if (scaled && write_rope(file)) return -1;
+    return gguf_write_end(&file->writer, model->error);
 }
 
 int gguf_write_model(const char *path, enum gguf_type type, const struct gguf_model *model,
                      FILE *notes) {
-    struct job job = {.model = model,
-                      .type = type,
-                      .architecture = architecture_of(&model->shape),
-                      .notes = notes};
+    struct model_file file = {
+        .model = model, .type = type, .family = family_of(&model->shape), .notes = notes};
     if (gguf_check_shape(&model->shape, model->error)) return -1;
-    if (notes && model->shape.window && !(job.architecture & GEMMA))
-        fprintf(notes,
-                "note: llama.cpp ignores the sliding window; its results differ in texts of more "
-                "than %" PRId64 " tokens\n",
-                model->shape.window);
-    if (notes && !model->tokenizer)
-        fprintf(notes, "note: no tokenizer found; the file works with token numbers only\n");
-    int status = write_all(&job, path);
-    gguf_writer_close(&job.writer);
-    arrfree(job.outputs);
+    if (model->shape.window && !(1 << file.family & IN_KINDS))
+        note(notes, "note",
+             "llama.cpp ignores the sliding window; its results differ in texts of more than "
+             "%" PRId64 " tokens",
+             model->shape.window);
+    if (!model->tokenizer)
+        note(notes, "note", "no tokenizer found; the file works with token numbers only");
+    int status = write_all(&file, path);
+    gguf_writer_close(&file.writer);
+    arrfree(file.outputs);
     return status;
 }

@@ -6,6 +6,9 @@
  *   qwen2        with biases of q, k and v alone
  *   gemma2       Gemma 2, and
  *   gemma3       Gemma 3: 1 is added to the weights of norms, which llama.cpp takes as factors
+ *   smollm3      SmolLM3, with rows of q and k as in llama
+ *   olmo2        OLMo 2 and 3
+ *   exaone4      EXAONE 4
  *   llama        Llama, Mistral, and any of that family that the others cannot express; llama.cpp
  *                rotates neighbours there, so rows of q and k are reordered
  *
@@ -22,7 +25,7 @@
 
 struct gguf_model {
     const char *name; /* general.name */
-    struct gpt_shape shape;
+    struct model_shape shape;
     const struct parameter *list;      /* stb_ds array */
     const struct tokenizer *tokenizer; /* NULL: none */
     const struct huggingface_tokens *tokens;
@@ -35,9 +38,9 @@ struct gguf_model {
 };
 
 /* Fails, with what to do, if llama.cpp has no architecture for the model. */
-int gguf_check_shape(const struct gpt_shape *shape, struct error *error);
+int gguf_check_shape(const struct model_shape *shape, struct error *error);
 
-/* Writes the file durably. notes (optional) receives lines about what differs from `type`, and what
+/* Writes the file durably. notes (note.h) get what differs from `type`, and what
  * llama.cpp will compute otherwise. Fails like gguf_check_shape, gguf_put_tokenizer and
  * gguf_write_begin, if read fails, and for values that the type cannot represent, which the message
  * names. Memory is that of the tokenizer, a row, and for a GPT-2 a matrix. */

@@ -25,8 +25,9 @@ struct huggingface_tokens {
  * already HUGGINGFACE_ENDS_MAX. */
 bool huggingface_add_end(struct huggingface_tokens *tokens, int64_t token);
 
-/* Returns the tokens of a model trained here: the tokenizer's end_of_text begins texts, its eos
- * and stop end them. Without a tokenizer (NULL) they follow from config->data.tokenizer. */
+/* Returns the tokens of a model trained here: the tokenizer's end_of_text begins texts; its eos and
+ * stop end them, or end_of_text if it has neither. Without a tokenizer (NULL) they follow from
+ * config->data.tokenizer. */
 struct huggingface_tokens huggingface_tokens_of(const struct config *config,
                                                 const struct tokenizer *tokenizer);
 
@@ -45,14 +46,16 @@ void huggingface_print_tokenizer_config(FILE *out, const struct config *config,
 
 /* Writes how to get the model that should be in a directory, for a message. A name such as
  * Qwen/Qwen2.5-0.5B is that of the Hub, and then the text also says where the model will be. */
-void huggingface_fetch_advice(char text[300], const char *directory);
+enum { FETCH_ADVICE_MAX = 600 };
+void huggingface_fetch_advice(char text[FETCH_ADVICE_MAX], const char *directory);
 
 /* Fills sizes and parts in config->model from DIRECTORY/config.json and marks them as given;
- * nothing else changes. Supports GPT-2, Llama, Mistral, Qwen2, Qwen3, Gemma2 and Gemma3, in old
- * and new spellings, and the output of huggingface_print_config. The table in
- * model/io/huggingface_read.c lists the keys that are read and those that are ignored. Fails if the
- * file is missing or malformed, or if it describes a model with other computations; the message
- * names the key and its value. */
+ * nothing else changes. Supports the families of MODEL_FAMILIES, in old and new spellings, and
+ * the output of huggingface_print_config. The table in
+ * model/io/huggingface_read.c lists the keys that are read; others are ignored. Fails if the
+ * file is missing or malformed, or if it describes a model with other computations, or with weights
+ * in a format that model/io/quantized_tensors.h does not list; the message names the key and its
+ * value. */
 int huggingface_read_config(struct config *config, const char *directory, struct error *error);
 
 /* Reads the tokens from DIRECTORY/config.json, after huggingface_read_config, and those that end a

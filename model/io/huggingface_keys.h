@@ -1,34 +1,18 @@
 /* The keys of the config classes of huggingface/transformers 5 whose models can be read: those that
  * set one key of the config, and those of which only some values can be computed. Keys of which
  * more is to be said (rope, windows, biases, tokens) have code in huggingface_*.c. Other keys
- * are ignored; none of them is known to change logits. Internal to model/io/huggingface_*.c, like
- * the table of classes below. */
+ * are ignored; none of them is known to change logits. Internal to model/io/huggingface_*.c. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include "model/architecture/parts.h"
-
-/* Classes, as a set. */
-enum {
-    IN_GPT2 = 1,
-    IN_LLAMA = 2,
-    IN_MISTRAL = 4,
-    IN_QWEN2 = 8,
-    IN_QWEN3 = 16,
-    IN_GEMMA2 = 32,
-    IN_GEMMA3 = 64,
-    IN_QWEN = IN_QWEN2 | IN_QWEN3,
-    IN_GEMMA = IN_GEMMA2 | IN_GEMMA3,
-    IN_LLAMAS = IN_LLAMA | IN_MISTRAL | IN_QWEN,
-    IN_ALL = IN_GPT2 | IN_LLAMAS | IN_GEMMA
-};
+#include "model/architecture/families.h"
 
 struct huggingface_key {
     const char *key;
-    int classes; /* classes whose files this row is for */
+    int families; /* set of those whose files this row is for, IN_... */
     /* Key of the config that it sets, or NULL; and the values that an absent key and a null stand
      * for, NAN for none. */
     const char *path;
@@ -52,30 +36,6 @@ struct huggingface_rope {
     double absent, null;
 };
 extern const struct huggingface_rope huggingface_ropes[]; /* ended by a NULL key */
-
-enum { GPT2_END_OF_TEXT = 50256 };
-
-/* Classes of huggingface/transformers in Llama's family, in which Gemma's are. */
-enum {
-    HUGGINGFACE_LLAMA,
-    HUGGINGFACE_MISTRAL,
-    HUGGINGFACE_QWEN2,
-    HUGGINGFACE_QWEN3,
-    HUGGINGFACE_GEMMA2,
-    HUGGINGFACE_GEMMA3,
-    HUGGINGFACE_CLASSES
-};
-
-struct huggingface_class {
-    const char *type, *family; /* "llama", and the class is "Llama" + "ForCausalLM" */
-    int keys;                  /* its bit in the table above */
-    enum model_bias bias;
-    bool qk_norm;
-    int64_t window;         /* if config.json has none; 0: a class without windows */
-    int64_t window_pattern; /* the same: every N-th layer has no window; 0: not the class's way */
-};
-
-extern const struct huggingface_class huggingface_classes[HUGGINGFACE_CLASSES];
 
 /* Keys of the config in the config.json of a model whose parts no class has: model_type "mantissa",
  * and these keys of the block "model" ("model.n_layer"). Ended by NULL. */

@@ -10,13 +10,16 @@
 
 struct huggingface_tokens huggingface_tokens_of(const struct config *config,
                                                 const struct tokenizer *tokenizer) {
-    int none = config->data.tokenizer == CONFIG_TOKENIZER_GPT2 ? GPT2_END_OF_TEXT : -1;
+    int none = config->data.tokenizer == TOKENIZER_GPT2 ? (int)families[FAMILY_GPT2].end : -1;
     int64_t begin = tokenizer ? tokenizer->end_of_text : none;
     int64_t ends[2] = {tokenizer ? tokenizer->eos : none, tokenizer ? tokenizer->stop : none};
+    int64_t pad = tokenizer ? tokenizer->roles[ROLE_PAD] : -1;
     struct huggingface_tokens tokens = {.begin = -1, .pad = -1};
     if (begin < config->model.vocab_size) tokens.begin = begin;
+    if (pad < config->model.vocab_size) tokens.pad = pad;
     for (int i = 0; i < 2; i++)
         if (ends[i] < config->model.vocab_size) huggingface_add_end(&tokens, ends[i]);
+    if (tokens.end_count == 0) huggingface_add_end(&tokens, tokens.begin);
     return tokens;
 }
 
@@ -61,7 +64,7 @@ static void print_tokens(FILE *out, const struct huggingface_tokens *tokens, boo
 static void print_gpt2(FILE *out, const struct config *config,
                        const struct huggingface_tokens *tokens, const char *dtype) {
     char eps[CONFIG_NUMBER_MAX] = "1e-05", inner[32] = "null"; /* as transformers prints them */
-    struct gpt_shape s = config_shape(config);
+    struct model_shape s = config_shape(config);
     if (s.norm_eps != 1e-5) config_format_number(eps, s.norm_eps);
     if (s.n_inner != 4 * s.n_embd) snprintf(inner, sizeof inner, "%" PRId64, s.n_inner);
     fprintf(out,
@@ -94,15 +97,14 @@ static void print_gpt2(FILE *out, const struct config *config,
             s.vocab_size);
 }
 
-/* Returns the class for a model's parts. Parts that no class has are still written, so that the
- * file can be read back. Only Qwen3 normalizes heads, and only Qwen2
- * has biases of q, k and v alone; Mistral has no biases, and Llama no window. */
-static int class_for(const struct config *config, const struct gpt_shape *s) {
-    if (shape_is_gemma(s)) return s->qk_norm ? HUGGINGFACE_GEMMA3 : HUGGINGFACE_GEMMA2;
-    if (s->qk_norm) return HUGGINGFACE_QWEN3;
-    if (s->bias == BIAS_QKV) return HUGGINGFACE_QWEN2;
-    bool named = config->model.type == CONFIG_CLASS_MISTRAL && s->bias == BIAS_NONE;
-    return named || shape_window_layers(s) ? HUGGINGFACE_MISTRAL : HUGGINGFACE_LLAMA;
+/* Returns the family of a model. Llama has no window, so the config may name Mistral without one,
+ * and Seed-OSS has the parts of a Qwen2 without one. */
+static enum model_family family_of(const struct config *config, const struct model_shape *s) {
+    const enum model_family family = shape_family(s);
+    const bool named = config->model.type == CONFIG_CLASS_MISTRAL && s->bias == BIAS_NONE;
+    const bool seed = config->model.type == CONFIG_CLASS_SEED_OSS && !shape_window_layers(s);
+    if (family == FAMILY_QWEN2 && seed) return FAMILY_SEED_OSS;
+    return family == FAMILY_LLAMA && named ? FAMILY_MISTRAL : family;
 }
 
 /* Prints the kind of rope and those of its settings that differ from the class's defaults. */
@@ -117,23 +119,32 @@ static void print_rope_members(FILE *out, const struct config *config) {
         fprintf(out, ", \"%s\": ", row->key);
         config_print_value(out, config, option);
     }
+    if (config->model.query_scaling_beta == 0 || kind != ROPE_YARN) return;
+    fputs(", \"llama_4_scaling_beta\": ", out);
+    config_print_value(out, config, config_option_of("model.query_scaling_beta"));
 }
 
-/* Prints both spellings, for older and newer versions of transformers. kinds: of layers, each of
- * which has a base of its own (Gemma 3). */
-static void print_rope(FILE *out, const struct config *config, bool kinds) {
-    char theta[CONFIG_NUMBER_MAX], window[CONFIG_NUMBER_MAX];
+/* Prints both spellings, for older and newer versions of transformers. Each kind of layers of
+ * Gemma 3 and OLMo 3 has a base of its own. */
+static void print_rope(FILE *out, const struct config *config, enum model_family family) {
+    const bool kinds = families[family].parts.rope_theta_window > 0,
+               gemma = family == FAMILY_GEMMA3;
+    char theta[CONFIG_NUMBER_MAX], window[CONFIG_NUMBER_MAX], partial[CONFIG_NUMBER_MAX];
     const double theta_window = config->model.rope_theta_window;
     config_format_number(theta, config->model.rope_theta);
     config_format_number(window, theta_window > 0 ? theta_window : config->model.rope_theta);
     fprintf(out, "  \"rope_parameters\": {%s", kinds ? "\"full_attention\": {" : "");
     print_rope_members(out, config);
+    const double part = config->model.partial_rotary_factor;
+    if (part > 0)
+        fprintf(out, ", \"partial_rotary_factor\": %s", config_format_number(partial, part));
     fprintf(out, ", \"rope_theta\": %s", theta);
     if (kinds)
         fprintf(out, "}, \"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": %s}",
                 window);
     fputs("},\n", out);
-    if (kinds) fprintf(out, "  \"rope_local_base_freq\": %s,\n", window);
+    if (part > 0) fprintf(out, "  \"partial_rotary_factor\": %s,\n", partial);
+    if (gemma) fprintf(out, "  \"rope_local_base_freq\": %s,\n", window);
     fputs("  \"rope_scaling\": ", out);
     if (config->model.rope_scaling == ROPE_UNSCALED) fputs("null", out);
     else {
@@ -144,28 +155,60 @@ static void print_rope(FILE *out, const struct config *config, bool kinds) {
     fprintf(out, ",\n  \"rope_theta\": %s,\n", theta);
 }
 
-/* Prints the window where the class has one, and the layers of Qwen and Gemma that have it: by the
- * list that newer versions of transformers read, if Qwen's number of the first one is not enough.
- * For Mistral an absent window means 4096, and Gemma has to have a number. */
-static void print_window(FILE *out, int class, const struct gpt_shape *s) {
+/* Prints the window where the class has one, and the layers that have it: by a number that older
+ * readers need, and by the list of newer versions of transformers. All of Mistral's do; an absent
+ * window means 4096 there. Gemma and OLMo 3 have to have a number. */
+static void print_window(FILE *out, enum model_family family, const struct model_shape *s) {
     const bool some = shape_window_layers(s) > 0;
-    const bool gemma = huggingface_classes[class].keys & IN_GEMMA;
-    if (class == HUGGINGFACE_MISTRAL && !some) fputs("  \"sliding_window\": null,\n", out);
-    if (!some && !gemma) return;
-    fprintf(out, "  \"sliding_window\": %" PRId64 ",\n", some ? s->window : s->n_positions);
-    if (class == HUGGINGFACE_MISTRAL) return;
-    if (!gemma)
-        fprintf(out, "  \"max_window_layers\": %" PRId64 ",\n  \"use_sliding_window\": true,\n",
-                s->window_from);
-    if (s->window_pattern == 0 && !gemma) return;
+    const bool needed = 1 << family & IN_KINDS && family != FAMILY_EXAONE4;
+    if (families[family].window == 0) return;
+    if (!some && !needed) fputs("  \"sliding_window\": null,\n", out);
+    else fprintf(out, "  \"sliding_window\": %" PRId64 ",\n", some ? s->window : s->n_positions);
+    if (family == FAMILY_MISTRAL || family == FAMILY_PHI3) return;
+    if ((family == FAMILY_GEMMA3 || (family == FAMILY_EXAONE4 && some)) && s->window_from == 0)
+        fprintf(out, "  \"sliding_window_pattern\": %" PRId64 ",\n",
+                !some                   ? 1
+                : s->window_pattern > 0 ? s->window_pattern
+                                        : s->n_layer + 1);
+    if (1 << family & IN_QWEN)
+        fprintf(out, "  \"max_window_layers\": %" PRId64 ",\n  \"use_sliding_window\": %s,\n",
+                some ? s->window_from : s->n_layer, some ? "true" : "false");
     fputs("  \"layer_types\": [", out);
     for (int64_t l = 0; l < s->n_layer; l++)
         fprintf(out, "%s\"%s_attention\"", l ? ", " : "", shape_window(s, l) ? "sliding" : "full");
     fputs("],\n", out);
 }
 
+/* Prints the layers without rope as SmolLM3 has them. */
+static void print_no_rope(FILE *out, const struct model_shape *s) {
+    fprintf(out, "  \"no_rope_layer_interval\": %" PRId64 ",\n  \"no_rope_layers\": [",
+            s->no_rope_interval);
+    for (int64_t l = 0; l < s->n_layer; l++)
+        fprintf(out, "%s%d", l ? ", " : "", shape_rotates(s, l));
+    fputs("],\n  \"sliding_window\": null,\n  \"use_sliding_window\": false,\n", out);
+}
+
+/* Prints the sizes of Gated DeltaNets and the layers that are some. */
+static void print_delta(FILE *out, const struct model_shape *s) {
+    fprintf(out,
+            "  \"attn_output_gate\": true,\n"
+            "  \"full_attention_interval\": %" PRId64 ",\n"
+            "  \"linear_num_key_heads\": %" PRId64 ",\n"
+            "  \"linear_num_value_heads\": %" PRId64 ",\n"
+            "  \"linear_key_head_dim\": %" PRId64 ",\n"
+            "  \"linear_value_head_dim\": %" PRId64 ",\n"
+            "  \"linear_conv_kernel_dim\": %" PRId64 ",\n"
+            "  \"layer_types\": [",
+            s->full_attention_interval, s->linear_num_key_heads, s->linear_num_value_heads,
+            s->linear_key_head_dim, s->linear_value_head_dim, s->linear_conv_kernel_dim);
+    for (int64_t l = 0; l < s->n_layer; l++)
+        fprintf(out, "%s\"%s_attention\"", l ? ", " : "",
+                shape_of_layer(s, l).is_delta ? "linear" : "full");
+    fputs("],\n", out);
+}
+
 /* Prints the keys that only Gemma has. A cap of 0 is none. */
-static void print_gemma(FILE *out, int class, const struct gpt_shape *s) {
+static void print_gemma(FILE *out, enum model_family family, const struct model_shape *s) {
     const struct {
         const char *key;
         double value;
@@ -175,7 +218,7 @@ static void print_gemma(FILE *out, int class, const struct gpt_shape *s) {
         {"final_logit_softcapping", s->logit_softcap},
         {"attn_logit_softcapping", s->attention_softcap},
     };
-    if (!(huggingface_classes[class].keys & IN_GEMMA)) return;
+    if (!(1 << family & IN_GEMMA)) return;
     fputs("  \"hidden_activation\": \"gelu_pytorch_tanh\",\n", out);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char number[CONFIG_NUMBER_MAX] = "null";
@@ -184,25 +227,60 @@ static void print_gemma(FILE *out, int class, const struct gpt_shape *s) {
     }
 }
 
-static void print_llama(FILE *out, const struct config *config,
+/* Prints what makes the class one without experts, Mamba and learned positions. It divides sizes of
+ * Mamba nonetheless. */
+static void print_granite4(FILE *out, const struct model_shape *s) {
+    fprintf(out,
+            "  \"shared_intermediate_size\": %" PRId64 ",\n  \"num_local_experts\": 0,\n"
+            "  \"position_embedding_type\": \"rope\",\n  \"mamba_n_heads\": 1,\n"
+            "  \"layer_types\": [",
+            s->n_inner);
+    for (int64_t l = 0; l < s->n_layer; l++) fprintf(out, "%s\"full_attention\"", l ? ", " : "");
+    fputs("],\n", out);
+}
+
+/* Prints the multipliers of Granite and HyperCLOVA X, whose logits have the reciprocal. */
+static void print_granite(FILE *out, enum model_family family, const struct model_shape *s) {
+    const bool post_norm = family == FAMILY_HYPERCLOVAX;
+    const double scaling = post_norm ? 1 / s->logits_scaling : s->logits_scaling;
+    const struct {
+        const char *key;
+        double value;
+    } rows[] = {{"embedding_multiplier", s->embedding_multiplier},
+                {"attention_multiplier", s->attention_multiplier},
+                {"residual_multiplier", s->residual_multiplier},
+                {"logits_scaling", s->logits_scaling > 0 ? scaling : 0}};
+    if (!(1 << family & IN_GRANITES)) return;
+    if (post_norm) fputs("  \"use_post_norm\": true,\n", out);
+    if (family == FAMILY_GRANITE4) print_granite4(out, s);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char number[CONFIG_NUMBER_MAX];
+        config_format_number(number, rows[i].value > 0 ? rows[i].value : 1);
+        fprintf(out, "  \"%s\": %s,\n", rows[i].key, number);
+    }
+}
+
+static void print_llama(FILE *out, enum model_family family, const struct config *config,
                         const struct huggingface_tokens *tokens, const char *dtype) {
-    struct gpt_shape s = config_shape(config);
-    int class = class_for(config, &s);
-    const char *biased = s.bias == BIAS_ALL ? "true" : "false";
+    struct model_shape s = config_shape(config);
+    const char *biased = s.bias != BIAS_NONE ? "true" : "false";
     /* The only length that transformers' dynamic scaling has. */
     const bool dynamic = s.rope_scaling == ROPE_DYNAMIC;
     const int64_t positions = dynamic ? s.rope_original_positions : s.n_positions;
     char eps[CONFIG_NUMBER_MAX];
-    fprintf(out, "{\n  \"architectures\": [\"%sForCausalLM\"],\n",
-            huggingface_classes[class].family);
-    if (class == HUGGINGFACE_LLAMA || class == HUGGINGFACE_QWEN3 || shape_is_gemma(&s))
+    fprintf(out, "{\n  \"architectures\": [\"%sForCausalLM\"],\n", families[family].class);
+    if (!(1 << family & (IN_MISTRAL | IN_QWEN2 | IN_EXAONE4 | IN_PHI3)))
         fprintf(out, "  \"attention_bias\": %s,\n", biased);
-    if (class == HUGGINGFACE_LLAMA) fprintf(out, "  \"mlp_bias\": %s,\n", biased);
+    if (1 << family & IN_BIASED) fprintf(out, "  \"mlp_bias\": %s,\n", biased);
     fputs("  \"attention_dropout\": 0.0,\n", out);
+    if (family == FAMILY_SEED_OSS) fputs("  \"residual_dropout\": 0.0,\n", out);
     print_tokens(out, tokens, true);
-    print_gemma(out, class, &s);
+    print_gemma(out, family, &s);
+    print_granite(out, family, &s);
+    /* No key of the class in three of them. */
+    if (!(1 << family & (IN_GRANITE | IN_GRANITE4 | IN_PHI3)) || shape_q(&s) != s.n_embd)
+        fprintf(out, "  \"head_dim\": %" PRId64 ",\n", s.head_dim);
     fprintf(out,
-            "  \"head_dim\": %" PRId64 ",\n"
             "  \"hidden_act\": \"%s\",\n"
             "  \"hidden_size\": %" PRId64 ",\n"
             "  \"initializer_range\": 0.02,\n"
@@ -213,11 +291,15 @@ static void print_llama(FILE *out, const struct config *config,
             "  \"num_hidden_layers\": %" PRId64 ",\n"
             "  \"num_key_value_heads\": %" PRId64 ",\n"
             "  \"rms_norm_eps\": %s,\n",
-            s.head_dim, shape_is_gemma(&s) ? "gelu_pytorch_tanh" : "silu", s.n_embd, s.n_inner,
-            positions, huggingface_classes[class].type, s.n_head, s.n_layer, s.n_kv_head,
+            s.mlp == MLP_GEGLU   ? "gelu_pytorch_tanh"
+            : s.mlp == MLP_RELU2 ? "relu2"
+                                 : "silu",
+            s.n_embd, s.n_inner, positions, families[family].type, s.n_head, s.n_layer, s.n_kv_head,
             config_format_number(eps, s.norm_eps));
-    print_rope(out, config, class == HUGGINGFACE_GEMMA3);
-    print_window(out, class, &s);
+    print_rope(out, config, family);
+    print_window(out, family, &s);
+    if (family == FAMILY_SMOLLM3) print_no_rope(out, &s);
+    if (family == FAMILY_QWEN3_5) print_delta(out, &s);
     fprintf(out,
             "  \"tie_word_embeddings\": %s,\n"
             "  \"torch_dtype\": \"%s\",\n"
@@ -242,11 +324,12 @@ static void print_own(FILE *out, const struct config *config,
 
 void huggingface_print_config(FILE *out, const struct config *config,
                               const struct huggingface_tokens *tokens, enum dtype dtype) {
-    struct gpt_shape shape = config_shape(config);
-    if (shape_is_gpt2(&shape) && !shape.window) print_gpt2(out, config, tokens, dtype_names[dtype]);
-    else if (shape_is_llama(&shape) || shape_is_gemma(&shape))
-        print_llama(out, config, tokens, dtype_names[dtype]);
-    else print_own(out, config, tokens, dtype_names[dtype]);
+    struct model_shape shape = config_shape(config);
+    const enum model_family family = family_of(config, &shape);
+    if (family == FAMILY_COUNT || (family == FAMILY_GPT2 && shape.window))
+        print_own(out, config, tokens, dtype_names[dtype]);
+    else if (family == FAMILY_GPT2) print_gpt2(out, config, tokens, dtype_names[dtype]);
+    else print_llama(out, family, config, tokens, dtype_names[dtype]);
 }
 
 void huggingface_print_generation_config(FILE *out, const struct huggingface_tokens *tokens) {
@@ -279,6 +362,8 @@ void huggingface_print_tokenizer_config(FILE *out, const struct config *config,
     if (tokenizer->kind == TOKENIZER_FILES) {
         print_token_name(out, "bos_token", tokenizer, tokenizer->end_of_text);
         print_token_name(out, "eos_token", tokenizer, tokenizer->eos);
+        for (int role = ROLE_UNK; role < TOKENIZER_ROLES; role++)
+            print_token_name(out, tokenizer_roles[role], tokenizer, tokenizer->roles[role]);
     } else if (tokenizer->end_of_text >= 0) /* transformers would add a token that does not exist */
         fputs("  \"bos_token\": \"<|endoftext|>\",\n"
               "  \"eos_token\": \"<|endoftext|>\",\n"

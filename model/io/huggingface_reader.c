@@ -12,8 +12,8 @@ int reader_refuse(const struct config_reader *reader, const char *key, const cha
     const cJSON *member = json_member(reader->root, key);
     char *found = member ? cJSON_PrintUnformatted(member) : NULL;
     int status =
-        fail(reader->error, "%s: %s%s is %.*s,\nbut mantissa's %s needs %s", reader->where,
-             reader->inside, key, SHOWN_MAX, found ? found : "missing", reader->family, wanted);
+        fail(reader->error, "%s: %s%s is %.*s, but mantissa's %s needs %s", reader->where,
+             reader->inside, key, SHOWN_MAX, found ? found : "missing", reader->rules, wanted);
     cJSON_free(found);
     return status;
 }

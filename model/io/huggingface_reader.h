@@ -17,8 +17,9 @@ struct config_reader {
     struct config *config;
     const char *where;  /* the path, for messages */
     const char *inside; /* "", or "rope_scaling." for the keys of that object */
-    const char *family; /* family whose rules apply: "GPT-2", "Llama" */
+    const char *rules;  /* name of the family whose rules apply: "GPT-2", "Llama" */
     struct error *error;
+    bool is_larger; /* the text's model of a larger one (huggingface_larger.h) */
 };
 
 /* Fails with the value of the key and the expected one. */
@@ -50,25 +51,28 @@ int reader_key(const struct config_reader *reader, const char *key, const char *
 
 /* Reads the base and the scaling of rope, as transformers does: rope_scaling counts unless it is
  * empty, then rope_parameters; and rope_theta in that object before the one beside it. But neither
- * object may be of a kind that cannot be computed, since other programs may prefer the other. */
-int reader_rope(const struct config_reader *reader);
+ * object may be of a kind that cannot be computed, since other programs may prefer the other. Phi-3
+ * GLM-4 and Qwen3.5 have a part of a head that rotates, and no kind of scaling that can be
+ * computed. The sections of Qwen3.5's positions in images (mrope) are equal in text, which leaves
+ * plain rope.
+ */
+int reader_rope(const struct config_reader *reader, enum model_family family);
 
-/* The same for Gemma 3, which has the base and scaling of layers without a window, and the base of
- * those with one: in objects of rope_parameters or, in older files, in rope_theta with rope_scaling
- * and in rope_local_base_freq. */
-int reader_rope_of_kinds(const struct config_reader *reader);
+/* The same for Gemma 3 and OLMo 3, which have the base and scaling of layers without a window, and
+ * the base of those with one: in objects of rope_parameters or, in older files, in rope_theta with
+ * rope_scaling and in Gemma's rope_local_base_freq. */
+int reader_rope_of_kinds(const struct config_reader *reader, const struct model_shape *parts);
+
+/* Reads the layers without rope, after the window: SmolLM3's list or interval; those of EXAONE 4
+ * without a window, if others have one. Fails if model.no_rope_interval cannot name them. */
+int reader_no_rope(const struct config_reader *reader, enum model_family family);
+
+/* Reads the layers of Qwen3.5 that have attention, others being Gated DeltaNets. Fails if
+ * model.full_attention_interval cannot name them. */
+int reader_full_attention(const struct config_reader *reader);
 
 /* Reads the attention window, if the model's longest context exceeds it, and the layers that have
- * it. If the keys of the config cannot name these, the window limits the context. Gemma's kinds of
- * layers differ in more than the window, so it is always read, and such layers are an error. */
-int reader_window(const struct config_reader *reader, const struct huggingface_class *class);
-
-/* True for Gemma 2 and 3. */
-static inline bool huggingface_is_gemma(const struct huggingface_class *class) {
-    return class->keys & IN_GEMMA;
-}
-
-/* True for Mistral, all of whose layers have the window. */
-static inline bool huggingface_is_mistral(const struct huggingface_class *class) {
-    return class == &huggingface_classes[HUGGINGFACE_MISTRAL];
-}
+ * it. If the keys of the config cannot name these, the window limits the context. Where kinds of
+ * layers differ in more than the window (IN_KINDS), it is always read, and such layers are an
+ * error. */
+int reader_window(const struct config_reader *reader, enum model_family family);

@@ -13,7 +13,7 @@ enum {
     SCALED = LINEAR | DYNAMIC | YARN | LLAMA3
 };
 static const char rope_original[] = "original_max_position_embeddings",
-                  rope_partial[] = "partial_rotary_factor";
+                  rope_partial[] = "partial_rotary_factor", query_beta[] = "llama_4_scaling_beta";
 
 /* clang-format off: a row is a line. */
 const struct huggingface_rope huggingface_ropes[] = {
@@ -27,6 +27,8 @@ const struct huggingface_rope huggingface_ropes[] = {
     {rope_original, YARN | LLAMA3, "model.rope_original_positions", NAN, NAN},
     {"mscale", YARN, NULL, NAN, NAN},
     {"mscale_all_dim", YARN, NULL, NAN, NAN},
+    {query_beta, YARN, NULL, NAN, NAN}, /* Ministral 3's; others ignore it */
+    {"max_position_embeddings", YARN, NULL, NAN, NAN},
     {rope_partial, SCALED, NULL, NAN, NAN},
     {"rope_theta", SCALED, NULL, NAN, NAN},
     {"rope_type", SCALED, NULL, NAN, NAN},
@@ -122,13 +124,25 @@ static int open_rope(struct config_reader *inner, int *kind, const struct config
     const char *name = reader_lacks(inner, "rope_type") ? "type" : "rope_type";
     const cJSON *type = json_member(inner->root, name);
     if (!type || reader_is_text(type, "default")) return 0;
+    if (reader->is_larger && reader_is_text(type, "mrope")) return 0;
     for (*kind = ROPE_UNSCALED + 1; names[*kind]; ++*kind)
         if (reader_is_text(type, names[*kind])) return 0;
     return reader_refuse(inner, name,
-                         "one of \"default\", \"linear\", \"dynamic\", \"yarn\", \"llama3\"");
+                         strcmp(reader->rules, families[FAMILY_PHI3].class) == 0
+                             ? "\"default\": longrope cannot be computed"
+                             : "one of \"default\", \"linear\", \"dynamic\", \"yarn\", \"llama3\"");
 }
 
-int reader_rope(const struct config_reader *reader) {
+/* A part of 0 is all of a head in a config of mantissa, and none in transformers. */
+static int read_partial(const struct config_reader *reader, double absent) {
+    const cJSON *part = json_member(reader->root, rope_partial);
+    if (cJSON_IsNumber(part) && part->valuedouble == 0)
+        return reader_refuse(reader, rope_partial, "a number above 0");
+    return reader_key(reader, rope_partial, "model.partial_rotary_factor", absent, absent);
+}
+
+int reader_rope(const struct config_reader *reader, enum model_family family) {
+    const struct model_shape *parts = &families[family].parts;
     struct config_reader older, newer;
     int older_kind, newer_kind;
     if (open_rope(&older, &older_kind, reader, "rope_scaling", "rope_scaling.") ||
@@ -139,12 +153,25 @@ int reader_rope(const struct config_reader *reader) {
     const int kind = is_older ? older_kind : newer_kind;
     reader_set(reader, "model.positions", POSITIONS_ROPE);
     reader_set(reader, "model.rope_scaling", ROPE_UNSCALED);
+    if (kind != ROPE_UNSCALED && 1 << family & IN_PARTIAL)
+        return reader_refuse(reader, is_older ? "rope_scaling" : "rope_parameters",
+                             family == FAMILY_PHI3
+                                 ? "rope_type \"default\": longrope cannot be computed"
+                                 : "rope_type \"default\"");
+    if (kind != ROPE_YARN && family == FAMILY_MINISTRAL3)
+        return reader_refuse(reader, "rope_parameters", "an object with the settings of yarn");
     if (kind != ROPE_UNSCALED && read_scaling(reader, inner, kind)) return -1;
+    if (1 << family & IN_PARTIAL && read_partial(reader_lacks(inner, rope_partial) ? reader : inner,
+                                                 parts->partial_rotary_factor))
+        return -1;
+    if (family == FAMILY_MINISTRAL3 &&
+        reader_key(inner, query_beta, "model.query_scaling_beta", NAN, NAN))
+        return -1;
     return reader_key(reader_lacks(inner, "rope_theta") ? reader : inner, "rope_theta",
-                      "model.rope_theta", 10000, NAN);
+                      "model.rope_theta", parts->rope_theta > 0 ? parts->rope_theta : 10000, NAN);
 }
 
-int reader_rope_of_kinds(const struct config_reader *reader) {
+int reader_rope_of_kinds(const struct config_reader *reader, const struct model_shape *parts) {
     struct config_reader kinds = *reader, older, all, windows;
     int older_kind, kind, windows_kind;
     kinds.root = json_member(reader->root, "rope_parameters");
@@ -164,12 +191,13 @@ int reader_rope_of_kinds(const struct config_reader *reader) {
     if ((is_older ? older_kind : kind) != ROPE_UNSCALED &&
         read_scaling(reader, is_older ? &older : &all, is_older ? older_kind : kind))
         return -1;
+    reader_set(reader, "model.rope_truncate", true); /* transformers looks for it elsewhere */
     if (is_older && !reader_lacks(&older, "rope_theta")) all = older;
     return reader_key(reader_lacks(&all, "rope_theta") ? reader : &all, "rope_theta",
-                      "model.rope_theta", 1e6, NAN) ||
+                      "model.rope_theta", parts->rope_theta, NAN) ||
                    (reader_lacks(&windows, "rope_theta")
                         ? reader_key(reader, "rope_local_base_freq", "model.rope_theta_window",
-                                     10000, NAN)
+                                     parts->rope_theta_window, NAN)
                         : reader_key(&windows, "rope_theta", "model.rope_theta_window", NAN, NAN))
                ? -1
                : 0;

@@ -44,7 +44,7 @@ bool safetensors_entry_bytes(uint64_t *bytes, const struct safetensors_entry *en
 }
 
 static int out_of_memory(const char *path, struct error *error) {
-    return fail(error, "out of memory for the header of %.480s\nfree memory and try again", path);
+    return fail_memory(error, "the header of %.480s", path);
 }
 
 /* ---- reading */
@@ -168,16 +168,16 @@ static int check_offsets(const struct safetensors *file, struct error *error) {
     for (int i = 0; i < file->count; i++) {
         const struct safetensors_entry *entry = &file->entries[i];
         if (entry->offset > end)
-            return damaged(file, error, "a hole of %" PRIu64 " bytes lies before tensor %.150s",
-                           entry->offset - end, entry->name);
+            return damaged(file, error, "a hole of %" PRIu64 " byte%s lies before tensor %.150s",
+                           entry->offset - end, PLURAL(entry->offset - end), entry->name);
         if (entry->offset < end)
             return damaged(file, error, "tensor %.150s overlaps tensor %.150s", entry->name,
                            file->entries[i - 1].name);
         end += entry->bytes;
     }
     if (end == data_bytes(file)) return 0;
-    return damaged(file, error, "%" PRIu64 " bytes that belong to no tensor follow the last",
-                   data_bytes(file) - end);
+    return damaged(file, error, "%" PRIu64 " byte%s after the last tensor", data_bytes(file) - end,
+                   PLURAL(data_bytes(file) - end));
 }
 
 static int read_entries(struct safetensors *file, struct error *error) {
@@ -225,7 +225,8 @@ static int read_header(struct safetensors *file, struct error *error) {
     uint64_t header_bytes;
     if (refuse_pointer(from, error)) return -1;
     if (from->bytes < LENGTH_BYTES)
-        return damaged(file, error, "its %" PRIu64 " bytes are too few for a header", from->bytes);
+        return damaged(file, error, "a file of %" PRIu64 " byte%s is too short for a header",
+                       from->bytes, PLURAL(from->bytes));
     if (file_reader_get(from, &header_bytes, 0, LENGTH_BYTES, error)) return -1;
     if (header_bytes == 0 || header_bytes > SAFETENSORS_HEADER_MAX_BYTES)
         return damaged(file, error, "its header claims %" PRIu64 " bytes (allowed: 1 to %d)",

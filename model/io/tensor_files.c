@@ -42,14 +42,14 @@ static int list_tensors(struct tensor_files *files, struct error *error) {
     for (ptrdiff_t i = 0; i < arrlen(files->files); i++) count += (size_t)files->files[i].count;
     files->tensors = malloc((count + 1) * sizeof *files->tensors);
     if (!files->tensors || count > INT32_MAX)
-        return fail(error, "out of memory for the tensors of %.400s\nfree memory and try again",
-                    files->where);
+        return fail_memory(error, "the tensors of %.400s", files->where);
     for (ptrdiff_t i = 0; i < arrlen(files->files); i++) {
         const struct safetensors *file = &files->files[i];
         for (int k = 0; k < file->count; k++)
-            files->tensors[next++] = (struct stored_tensor){&file->entries[k], file};
+            files->tensors[next++] = (struct stored_tensor){&file->entries[k], file, NULL};
     }
-    files->count = (int)count;
+    files->count = files->stored_count = (int)count;
+    files->stored = files->tensors;
     qsort(files->tensors, count, sizeof *files->tensors, compare_names);
     for (size_t i = 1; i < count; i++) {
         const struct stored_tensor *tensor = &files->tensors[i];
@@ -176,7 +176,7 @@ int tensor_files_open_directory(struct tensor_files *files, const char *director
         if (!file_exists(path)) return no_weights(directory, stem, error);
     }
     files->where = strdup(path);
-    if (!files->where) return fail(error, "out of memory while opening %.400s", path);
+    if (!files->where) return fail_memory(error, "%.400s", path);
     const struct index_reader reader = {directory, path, error};
     int status = single ? open_file(files, path, error) || list_tensors(files, error)
                         : open_index(files, &reader);
@@ -186,45 +186,54 @@ int tensor_files_open_directory(struct tensor_files *files, const char *director
 
 const struct stored_tensor *tensor_files_find(const struct tensor_files *files, const char *name) {
     const struct safetensors_entry wanted = {.name = name};
-    const struct stored_tensor key = {&wanted, NULL};
+    const struct stored_tensor key = {.entry = &wanted};
     return bsearch(&key, files->tensors, (size_t)files->count, sizeof key, compare_names);
 }
 
-/* Adds a tensor to the hash. Its sample is cut to whole elements. */
-static int add_to_fingerprint(struct sha256 *hash, const struct stored_tensor *tensor,
-                              struct error *error) {
-    enum { SAMPLE = 4096 };
-    char sample[SAMPLE];
+/* Hashes a tensor's name, dtype, shape and data. */
+static int hash_tensor(char hex[SHA256_HEX_MAX], const struct stored_tensor *tensor,
+                       struct error *error) {
+    char buffer[1 << 16];
     const struct safetensors_entry *entry = tensor->entry;
-    uint64_t count = MIN(entry->bytes, SAMPLE);
-    const uint64_t places[] = {0, (entry->bytes - count) / 2 / SAMPLE * SAMPLE,
-                               entry->bytes - count};
     const char *dtype = safetensors_dtype_name(entry->dtype);
-    sha256_add(hash, entry->name, strlen(entry->name) + 1);
-    sha256_add(hash, dtype, strlen(dtype) + 1);
-    sha256_add(hash, entry->shape, (size_t)entry->rank * sizeof *entry->shape);
-    for (int i = 0; i < 3; i++) {
-        if (safetensors_read(sample, tensor->file, entry, places[i], (size_t)count, error))
-            return -1;
-        sha256_add(hash, sample, (size_t)count);
+    struct sha256 hash;
+    sha256_begin(&hash);
+    sha256_add(&hash, entry->name, strlen(entry->name) + 1);
+    sha256_add(&hash, dtype, strlen(dtype) + 1);
+    sha256_add(&hash, entry->shape, (size_t)entry->rank * sizeof *entry->shape);
+    for (uint64_t at = 0; at < entry->bytes; at += sizeof buffer) {
+        const size_t count = (size_t)MIN(entry->bytes - at, sizeof buffer);
+        if (safetensors_read(buffer, tensor->file, entry, at, count, error)) return -1;
+        sha256_add(&hash, buffer, count);
     }
+    sha256_end(hex, &hash);
     return 0;
 }
 
 int tensor_files_fingerprint(char hex[SHA256_HEX_MAX], const struct tensor_files *files,
                              struct error *error) {
-    struct sha256 hash;
-    sha256_begin(&hash);
-    for (int i = 0; i < files->count; i++)
-        if (add_to_fingerprint(&hash, &files->tensors[i], error)) return -1;
-    sha256_end(hex, &hash);
-    return 0;
+    char(*hashes)[SHA256_HEX_MAX] = malloc((size_t)files->stored_count * sizeof *hashes + 1);
+    int bad = files->stored_count;
+    if (!hashes) return fail_memory(error, "%.400s", files->where);
+#pragma omp parallel for schedule(dynamic)
+    for (int i = 0; i < files->stored_count; i++) {
+        struct error reason;
+        if (hash_tensor(hashes[i], &files->stored[i], &reason) == 0) continue;
+#pragma omp critical
+        if (i < bad) bad = i, *error = reason;
+    }
+    if (bad == files->stored_count)
+        sha256_of(hex, hashes, (size_t)files->stored_count * sizeof *hashes);
+    free(hashes);
+    return bad < files->stored_count ? -1 : 0;
 }
 
 void tensor_files_close(struct tensor_files *files) {
     for (ptrdiff_t i = 0; i < arrlen(files->files); i++) safetensors_close(&files->files[i]);
     arrfree(files->files);
+    if (files->stored != files->tensors) free(files->stored);
     free(files->tensors);
+    free(files->quantized);
     free(files->where);
     *files = (struct tensor_files){0};
 }
@@ -250,8 +259,7 @@ int stored_file_print(struct stored_file **files, const char *directory, const c
     struct printed text;
     bool opened = printed_open(&text) == 0;
     if (opened) print(text.out, context);
-    if (!opened || printed_close(&text))
-        return fail(error, "out of memory while writing %.400s/%s", directory, name);
+    if (!opened || printed_close(&text)) return fail_memory(error, "%.400s/%s", directory, name);
     int status = stored_file_write(files, directory, name, text.text, text.size, error);
     free(text.text);
     return status;
@@ -401,7 +409,7 @@ int tensor_shards_write(const char *directory, const char *stem,
     struct safetensors_writer writer;
     struct stored_file stored;
     void *buffer = malloc(TENSOR_PIECE_BYTES);
-    if (!buffer) return fail(error, "out of memory while writing to %.400s", directory);
+    if (!buffer) return fail_memory(error, "%.400s", directory);
     int status = tensor_division_open(&division, stem, entries, count, limit, 1, error);
     for (int file = 0; status == 0 && file < (int)arrlen(division.ends); file++) {
         status = tensor_division_begin_file(&writer, &division, file, directory, error);

@@ -17,15 +17,22 @@
 
 enum { TENSOR_FILES_MAX = 1000 };
 
+struct quantized_tensor;
+
 struct stored_tensor {
     const struct safetensors_entry *entry;
     const struct safetensors *file; /* file with the tensor */
+    /* NULL, or how to compute the values of the entry (model/io/quantized_tensors.h). */
+    const struct quantized_tensor *quantized;
 };
 
 struct tensor_files {
     int count;                     /* number of tensors */
     struct stored_tensor *tensors; /* [count], sorted by name */
-    struct safetensors *files;     /* stb_ds array */
+    int stored_count;
+    struct stored_tensor *stored;       /* the same, or before quantized weights replaced some */
+    struct quantized_tensor *quantized; /* optional, freed with the files */
+    struct safetensors *files;          /* stb_ds array */
     char *where; /* path of the file, or of the index, for messages about missing tensors */
 };
 
@@ -40,8 +47,8 @@ int tensor_files_open_directory(struct tensor_files *files, const char *director
 /* Returns the tensor of that name, or NULL. */
 const struct stored_tensor *tensor_files_find(const struct tensor_files *files, const char *name);
 
-/* Stores a hash of the names, dtypes and shapes of all tensors and of 4 KiB from the beginning,
- * middle and end of each: other weights have another, and a model of 16 GB is not read twice. */
+/* Stores a SHA-256 of the names, dtypes, shapes and data of all stored tensors, which threads hash
+ * in parallel: a second pass over the files, from the page cache where they fit into it. */
 int tensor_files_fingerprint(char hex[SHA256_HEX_MAX], const struct tensor_files *files,
                              struct error *error);
 

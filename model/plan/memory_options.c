@@ -1,5 +1,6 @@
 #include "model/plan/memory_options.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -19,8 +20,8 @@ static const struct row {
 } rows[MEMORY_OPTIONS] = {
 #define ROW(option, key, value, bits, cost) [MEMORY_##option] = {key, value, MEMORY_##bits, cost}
     ROW(SPLIT, "weights.copy", CONFIG_COPY_SPLIT, SAME_BITS, "same bits"),
-    ROW(RECOMPUTE_GELU, "train.recompute", CONFIG_RECOMPUTE_GELU, SAME_BITS, NULL),
-    ROW(RECOMPUTE_LAYER, "train.recompute", CONFIG_RECOMPUTE_LAYER, SAME_BITS, NULL),
+    ROW(RECOMPUTE_GELU, "train.recompute", RECOMPUTE_GELU, SAME_BITS, NULL),
+    ROW(RECOMPUTE_LAYER, "train.recompute", RECOMPUTE_LAYER, SAME_BITS, NULL),
     ROW(GRADIENTS, "gradients.dtype", CONFIG_DTYPE_LOWER, LESS_EXACT,
         "gradients rounded to 16 bit"),
     ROW(MOMENTS, "optimizer.moments", CONFIG_MOMENTS_BFLOAT16, LESS_EXACT,
@@ -44,7 +45,7 @@ static const struct row {
 /* True if int8 moments would change a run: if some are not in 8 bits yet that could be. */
 static bool codes_moments(const struct config *config) {
     struct config other = *config;
-    struct gpt_shape shape = config_shape(config);
+    struct model_shape shape = config_shape(config);
     int64_t count;
     bool found = false;
     if (config->optimizer.moments == CONFIG_MOMENTS_INT8) return false;
@@ -103,6 +104,7 @@ bool memory_apply(struct config *config, enum memory_option option, const struct
         !has_effect(option, config, &precision, be))
         return false;
     if (option == MEMORY_MICRO_BATCH) return smaller_batch(config);
+    assert(option < MEMORY_OPTIONS);
     unsigned value = rows[option].value;
     if (option == MEMORY_PRECISION && !be->device.computes[DTYPE_BF16])
         value = CONFIG_PRECISION_FP16;

@@ -3,35 +3,34 @@
 #include <string.h>
 
 #include "model/config/config_keys.h"
-#include "model/core/snapshot.h"
-#include "model/core/trainer.h"
+#include "model/optimize/snapshot.h"
+#include "model/optimize/trainer.h"
 
 int memory_plan_of(struct memory_plan *plan, const struct config *config, struct backend *be,
                    struct error *error) {
     struct precision precision;
     struct trainer trainer;
-    size_t workspace = be->workspace_bytes;
     if (precision_resolve(&precision, NULL, config, be, error)) return -1;
-    be->workspace_bytes = 0; /* it only grows, and this plan needs its own size */
+    size_t workspace = backend_plan_from(be, 0); /* it only grows, and this plan has its own size */
     int status = trainer_open(&trainer, config, &precision, be, TRAINER_PLANNED, error);
     if (status == 0) snapshot_plan(&trainer);
-    *plan = trainer.gpt.memory;
+    *plan = trainer.model.memory;
     trainer_close(&trainer);
-    be->workspace_bytes = workspace;
+    backend_plan_from(be, workspace);
     return status;
 }
 
 int memory_layout_of(struct memory_plan *plan, const struct config *config, struct backend *be,
                      struct error *error) {
     struct precision precision;
-    struct gpt gpt;
+    struct model model;
     if (precision_resolve(&precision, NULL, config, be, error)) return -1;
     struct optimizer optimizer = {0};
-    int status = gpt_open(&gpt, config, &precision, be, GPT_TRAINING, error);
-    if (status == 0) status = optimizer_open(&optimizer, &gpt, config, error);
-    *plan = gpt.memory;
+    int status = model_open(&model, config, &precision, be, PURPOSE_TRAINING, error);
+    if (status == 0) status = optimizer_open(&optimizer, &model, config, error);
+    *plan = model.memory;
     optimizer_close(&optimizer);
-    gpt_close(&gpt);
+    model_close(&model);
     return status;
 }
 

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "data/util/error.h"
-#include "model/core/gpt.h"
+#include "model/core/model.h"
 
 /* Makes the plan of a training run of config, the same as that of trainer_open. Fails with a
  * message if be does not support the precision of config. */

@@ -99,13 +99,13 @@ static int print_parts(FILE *out, const char *heading, const struct memory_reque
 }
 
 /* A table of largest micro-batches, and the notes that its cells need. */
-struct batches {
+struct batch_table {
     struct table table;
     bool no_state, limited;
 };
 
 /* Adds the largest micro-batch of a run. */
-static int add_batch(struct batches *batches, const struct memory_request *request,
+static int add_batch(struct batch_table *batches, const struct memory_request *request,
                      const struct config *config, struct error *error) {
     int64_t batch = MEMORY_NO_STATE;
     bool possible = can_compute(request->be, config->precision);
@@ -119,7 +119,7 @@ static int add_batch(struct batches *batches, const struct memory_request *reque
     return 0;
 }
 
-static void print_batches(FILE *out, struct batches *batches, const char *name,
+static void print_batches(FILE *out, struct batch_table *batches, const char *name,
                           const struct memory_request *request) {
     char text[AMOUNT_MAX], heading[AMOUNT_MAX + 80];
     snprintf(heading, sizeof heading, "%s in %s%s", name, amount(text, request->memory),
@@ -257,7 +257,7 @@ int memory_print_run(FILE *out, const struct memory_request *request, struct err
     struct config config = *request->config, configs[COLUMNS];
     char texts[COLUMNS][16];
     const char *names[COLUMNS];
-    struct batches batches = {0};
+    struct batch_table batches = {0};
     int status = 0;
     if (!config.autocast.enabled) { /* the precision has no effect */
         fprintf(out, "\nautocast.enabled is false, so this run computes in fp32; 16 bit is what "
@@ -284,8 +284,8 @@ int memory_print_run(FILE *out, const struct memory_request *request, struct err
     table_columns(&batches.table, TABLE_RIGHT, "recompute none", "gelu", "layer", NULL);
     for (int i = 0; i < COLUMNS; i++) {
         table_cell(&batches.table, "%s", names[i]);
-        for (int level = 0; level <= CONFIG_RECOMPUTE_LAYER && status == 0; level++) {
-            configs[i].train.recompute = (enum config_recompute)level;
+        for (int level = 0; level <= RECOMPUTE_LAYER && status == 0; level++) {
+            configs[i].train.recompute = (enum recompute)level;
             status = add_batch(&batches, request, &configs[i], error);
         }
     }
@@ -309,13 +309,13 @@ static const struct {
     const char *name;
     enum config_precision precision;
     bool lower; /* gradients and moments in 16 bit */
-    enum config_recompute recompute;
+    enum recompute recompute;
 } variants[] = {
-    {"fp32", CONFIG_PRECISION_FP32, false, CONFIG_RECOMPUTE_NONE},
-    {"bf16", CONFIG_PRECISION_BF16, false, CONFIG_RECOMPUTE_NONE},
-    {"fp16", CONFIG_PRECISION_FP16, false, CONFIG_RECOMPUTE_NONE},
-    {"lower", CONFIG_PRECISION_BF16, true, CONFIG_RECOMPUTE_NONE},
-    {"layer", CONFIG_PRECISION_BF16, true, CONFIG_RECOMPUTE_LAYER},
+    {"fp32", CONFIG_PRECISION_FP32, false, RECOMPUTE_NONE},
+    {"bf16", CONFIG_PRECISION_BF16, false, RECOMPUTE_NONE},
+    {"fp16", CONFIG_PRECISION_FP16, false, RECOMPUTE_NONE},
+    {"lower", CONFIG_PRECISION_BF16, true, RECOMPUTE_NONE},
+    {"layer", CONFIG_PRECISION_BF16, true, RECOMPUTE_LAYER},
 };
 
 /* Returns a run of a model with micro-batches of one sequence, as long as config's, but at least
@@ -338,7 +338,7 @@ static struct config size_config(enum config_preset size, int variant,
 
 /* Adds the rows of a size: its plan in each column with the saving over fp32, and its largest
  * micro-batches. */
-static int add_size(struct table *totals, struct batches *batches,
+static int add_size(struct table *totals, struct batch_table *batches,
                     const struct memory_request *request, enum config_preset size,
                     struct error *error) {
     static const int compared[COLUMNS] = {0, 1, 3, 4}; /* all variants but fp16 */
@@ -366,7 +366,7 @@ int memory_print_sizes(FILE *out, const struct memory_request *request, struct e
     struct config configs[COLUMNS];
     const char *names[COLUMNS];
     struct table totals = {0};
-    struct batches batches = {0};
+    struct batch_table batches = {0};
     char heading[160];
     int status = 0;
     for (int i = 0; i < COLUMNS; i++) { /* largest model: its vectors are negligible */

@@ -1,4 +1,4 @@
-/* What ./train --dry-run says about memory, in at most 80 columns: tables of a run and of models of
+/* Texts of ./train --dry-run about memory, in at most 80 columns: tables of a run and of models of
  * well-known sizes, whether a run fits, and what would make it fit. */
 #pragma once
 

@@ -54,7 +54,7 @@ static const char *base_name(const char *path) {
     return slash ? slash + 1 : path;
 }
 
-enum { PIECES = 64, PIECE = 1024 /* tokens, or bytes of a mask */ };
+enum { PIECES = 64, PIECE = 4096 /* tokens, or bytes of a mask */ };
 
 /* Returns the offset of piece i of a sample of `count` elements. Up to PIECES * PIECE elements are
  * sampled in full. */
@@ -101,9 +101,9 @@ static int hash_source(char hex[SHA256_HEX_MAX], const struct source *source, st
     return status;
 }
 
-static int compare_source(const struct ranks *ranks, const struct source *source, const char *key,
+static int compare_source(const struct ranks *ranks, struct source *source, const char *key,
                           const char *name, struct error *error) {
-    char ours[SHA256_HEX_MAX], theirs[VALUE_MAX];
+    char *ours = source->hash, theirs[VALUE_MAX];
     int status = 0;
     if (ranks_agree(ranks, hash_source(ours, source, error), error)) return -1;
     if (differs(ranks, theirs, ours))
@@ -115,9 +115,7 @@ static int compare_source(const struct ranks *ranks, const struct source *source
 }
 
 int run_ranks_compare_data(const struct ranks *ranks, const struct config *config,
-                           const struct source *train, const struct source *val,
-                           struct error *error) {
-    if (ranks->size == 1) return 0;
+                           struct source *train, struct source *val, struct error *error) {
     if (compare_source(ranks, train, "data.train", config->data.train, error)) return -1;
     return compare_source(ranks, val, "data.val", config->data.val, error);
 }
@@ -138,7 +136,7 @@ static int compare_text(const struct ranks *ranks, const char *what, const char 
 int run_ranks_compare_plan(const struct ranks *ranks, const struct trainer *trainer,
                            struct error *error) {
     const struct exchange *exchange = &trainer->optimizer.exchange;
-    const struct precision *precision = &trainer->gpt.precision;
+    const struct precision *precision = &trainer->model.precision;
     const struct backend_description *device = &trainer->be->device;
     char text[768];
     bool alike = !exchange->shards.divided;
@@ -153,13 +151,13 @@ int run_ranks_compare_plan(const struct ranks *ranks, const struct trainer *trai
     return compare_text(ranks, "how this rank trains", text, error);
 }
 
-static void add_masters(struct sha256 *hash, const struct gpt *gpt) {
+static void add_masters(struct sha256 *hash, const struct model *model) {
     enum { COUNT = 1024 };
     float values[COUNT];
-    int64_t step = gpt->count / PIECES > COUNT ? gpt->count / PIECES : COUNT;
-    for (int64_t first = 0; first < gpt->count; first += step) {
-        int64_t left = gpt->count - first, count = MIN(left, COUNT);
-        masters_download(&gpt->masters, gpt->be, values, first, count);
+    int64_t step = model->count / PIECES > COUNT ? model->count / PIECES : COUNT;
+    for (int64_t first = 0; first < model->count; first += step) {
+        int64_t left = model->count - first, count = MIN(left, COUNT);
+        masters_download(&model->masters, model->be, values, first, count);
         sha256_add(hash, values, (size_t)count * sizeof *values);
     }
 }
@@ -170,7 +168,7 @@ int run_ranks_compare_start(const struct ranks *ranks, const struct trainer *tra
     char hex[SHA256_HEX_MAX], text[256];
     if (ranks->size == 1) return 0;
     sha256_begin(&hash);
-    add_masters(&hash, &trainer->gpt);
+    add_masters(&hash, &trainer->model);
     sha256_end(hex, &hash);
     snprintf(text, sizeof text,
              "step %" PRId64 ", sample %" PRId64

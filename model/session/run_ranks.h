@@ -5,18 +5,18 @@
 #include "data/util/error.h"
 #include "kernels/ranks.h"
 #include "model/config/config.h"
+#include "model/optimize/trainer.h"
 #include "model/session/setup.h"
-#include "model/core/trainer.h"
 
 /* Compares the program version and the resolved config, except `threads`. */
 int run_ranks_compare_config(const struct ranks *ranks, const struct config *config,
                              struct error *error);
 
-/* Compares the token shards, which may be shared or copied to each machine: their names and sizes,
- * and 64 evenly spaced pieces of each shard (1024 tokens) and of its mask (1024 bytes). */
+/* Sets the hashes of both sources, and compares them: shards may be shared or copied to each
+ * machine. Hashed are their names and sizes, and 64 evenly spaced pieces of each shard (4096
+ * tokens) and of its mask (4096 bytes), which are all of a shard of up to 262,144 tokens. */
 int run_ranks_compare_data(const struct ranks *ranks, const struct config *config,
-                           const struct source *train, const struct source *val,
-                           struct error *error);
+                           struct source *train, struct source *val, struct error *error);
 
 /* Compares the resolved precision, the form of the master weights, the gradient dtype and the
  * number of sums of squares. If the optimizer is not sharded, also compares device models and

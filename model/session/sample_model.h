@@ -6,21 +6,19 @@
 #include "data/tokenize/tokenizer.h"
 #include "data/util/error.h"
 #include "model/config/config.h"
-#include "model/core/sample.h"
 #include "model/io/huggingface.h"
+#include "model/task/sample.h"
 
 struct sample_model {
-    struct config config;
     struct backend be;
-    struct precision precision;
-    struct gpt gpt;
+    struct model model;
 };
 
 /* Opens the model of a checkpoint or a Hugging Face directory, for config->samples texts (0: one)
  * of config->data.seq_len tokens at once. On failure there is nothing to close. */
-int sample_model_open(struct sample_model *model, const struct config *config, const char *from,
+int sample_model_open(struct sample_model *sampled, const struct config *config, const char *from,
                       struct error *error);
-void sample_model_close(struct sample_model *model);
+void sample_model_close(struct sample_model *sampled);
 
 /* Returns the longest context: the run's data.seq_len, or n_positions for a model without it, such
  * as one of Hugging Face. Without it dynamic rope scaling has its original positions, for which

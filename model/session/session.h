@@ -1,12 +1,12 @@
-/* Opens all that a training run or its dry run needs, in order: device, precision, data, tokenizer,
- * trainer. */
+/* Opens all that a training run or its dry run needs, in order: device, precision, data,
+ * trainer; the tokenizer separately. */
 #pragma once
 
 #include <stdbool.h>
 
 #include "data/util/error.h"
 #include "kernels/ranks.h"
-#include "model/core/trainer.h"
+#include "model/optimize/trainer.h"
 #include "model/session/setup.h"
 
 /* Parts of a run: before and after the change of precision, if there is one. */
@@ -28,11 +28,11 @@ struct session {
 };
 
 /* Opens device and data, and prints notes and warnings about the resolved settings. The caller
- * closes the session after a failure, too. RUN_SWITCHED: config->precision is resolved. choices:
- * file with the choices of autotune; NULL for a dry run, whose trainer has no memory and whose data
- * may be missing. */
+ * closes the session after a failure, too. RUN_SWITCHED: config->precision is resolved.
+ * algorithms: path of the file with those that autotune chose; NULL for a dry run, whose trainer
+ * has no memory and whose data may be missing. */
 int session_open(struct session *session, const struct config *config, enum run_part part,
-                 const struct ranks *ranks, const char *choices, struct error *error);
+                 const struct ranks *ranks, const char *algorithms, struct error *error);
 
 /* Resolves train.epochs, which gives the steps that are left after the checkpoint `from`, and opens
  * the trainer. from: "" to begin with step 0. */

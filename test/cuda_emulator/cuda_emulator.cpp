@@ -431,9 +431,11 @@ static cudaError_t check_launch(const launch &what) {
     return error;
 }
 
-/* Runs a launch that check_launch has accepted. */
-static void run_now(const launch &what, void (*body)(void *), void *argument, size_t bytes) {
-    work_begin(what.stream);
+/* Runs a launch that check_launch has accepted. queued: its stream has reached it. */
+static void run_now(const launch &what, void (*body)(void *), void *argument, size_t bytes,
+                    bool queued = false) {
+    if (queued) device_open(true);
+    else work_begin(what.stream);
     deliver_to_kernel(argument, bytes);
     current = &what;
     kernel_body = body;
@@ -464,12 +466,17 @@ void run(const launch &what, void (*body)(void *), void *argument,
         runtime_error(refused, failure);
         return;
     }
-    if (!recording(what.stream)) {
-        stats.host_launches++;
+    bool records = recording(what.stream);
+    stats.host_launches += !records;
+    if (!records && !stream_is_held(what.stream)) {
         run_now(what, body, argument, bytes);
         return;
     }
     std::shared_ptr<void> kept = keep(argument);
+    if (!records) {
+        queue_launch(what.stream, [=]() { run_now(what, body, kept.get(), bytes, true); });
+        return;
+    }
     record(
         what.stream,
         [=](cudaStream_t stream) {

@@ -279,6 +279,7 @@ place attribute(operation *op, cublasLtMatmulDescAttributes_t which) {
     case CUBLASLT_MATMUL_DESC_B_SCALE_MODE: return {&op->mode_b, 4};
     case CUBLASLT_MATMUL_DESC_POINTER_MODE: return {&op->pointers, 4};
     case CUBLASLT_MATMUL_DESC_FAST_ACCUM: return {&op->fast, 1};
+    case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET: return {&op->target, 4};
     default: return {nullptr, 0};
     }
 }
@@ -452,6 +453,7 @@ static cublasStatus_t multiply(const problem &p, const algorithm &chosen, const 
     counts.algorithm = (int)chosen.variant;
     counts.a_type = p.a.type, counts.b_type = p.b.type;
     counts.a_mode = p.op->mode_a, counts.b_mode = p.op->mode_b;
+    counts.target = p.op->target;
     counts.fast = p.op->fast, counts.scaled = p.op->scale_a && p.op->scale_b;
     if (chosen.variant == slow || p.op->epilogue == slow_epilogue) emu::time_passes(3000);
     return CUBLAS_STATUS_SUCCESS;

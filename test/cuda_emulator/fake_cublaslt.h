@@ -42,6 +42,7 @@ struct fake_cublaslt {
     int epilogue, algorithm;
     int a_type, b_type; /* cudaDataType of the library's operands A and B */
     int a_mode, b_mode; /* modes of their scales */
+    int target;         /* multiprocessors that it was chosen for; 0: all */
     int fast, scaled;   /* fast accumulation, both scale pointers */
 };
 

@@ -399,6 +399,18 @@ ncclResult_t ncclCommInitRank(ncclComm_t *handle, int size, ncclUniqueId id, int
     return late && strcmp(late, "0") == 0 ? connect(*handle) : ncclSuccess;
 }
 
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *handle, int size, ncclUniqueId id, int rank,
+                                    ncclConfig_t *config) {
+    const ncclConfig_t expected = NCCL_CONFIG_INITIALIZER;
+    if (config->size != expected.size || config->magic != expected.magic ||
+        config->version != expected.version)
+        return mistake(ncclInvalidArgument, "ncclCommInitRankConfig: not initialized");
+    if (config->maxCTAs != expected.maxCTAs && config->maxCTAs < 1)
+        return mistake(ncclInvalidArgument, "ncclCommInitRankConfig: %d blocks", config->maxCTAs);
+    counts.most_blocks = config->maxCTAs == expected.maxCTAs ? 0 : config->maxCTAs;
+    return ncclCommInitRank(handle, size, id, rank);
+}
+
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     return end(comm, DESTROYED, "ncclCommDestroy");
 }

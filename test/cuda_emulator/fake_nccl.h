@@ -13,6 +13,7 @@ struct fake_nccl {
     long alive;    /* communicators neither destroyed nor aborted */
     long aborted;
     long connected_late; /* communicators that connected in their first operation */
+    int most_blocks;     /* of an operation, of the last communicator */
     int priority;        /* stream priority of the last operation; 0 is the lowest */
 };
 

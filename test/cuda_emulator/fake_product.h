@@ -25,6 +25,7 @@ struct operation {
     const void *scale_a, *scale_b;
     int32_t mode_a, mode_b, pointers;
     int8_t fast;
+    int32_t target; /* multiprocessors */
 };
 
 /* Content of our cublasLtMatmulAlgo_t. */

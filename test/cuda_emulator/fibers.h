@@ -3,6 +3,8 @@
 #ifndef TEST_CUDA_EMULATOR_FIBERS_H
 #define TEST_CUDA_EMULATOR_FIBERS_H
 
+#include <cuda.h>
+#include <functional>
 #include <vector>
 
 #include "test/cuda_emulator/control.h"
@@ -153,6 +155,14 @@ void streams_finish();                 /* does all queued work and delivers it t
 void stream_turn(cudaStream_t stream); /* does the work queued before */
 void stream_inputs(cudaStream_t stream, const void *from, size_t bytes); /* see inputs_begin */
 void streams_turn();                                                     /* on every stream */
+
+/* True if the stream waits for another process. A kernel is queued then: kernel() runs it, when the
+ * stream reaches it. queue_launch waits while the queue is full. */
+bool stream_is_held(cudaStream_t stream);
+void queue_launch(cudaStream_t stream, const std::function<void()> &kernel);
+
+/* cuStreamWriteValue32. */
+CUresult write_value(CUstream stream, CUdeviceptr at, cuuint32_t value, unsigned flags);
 
 } // namespace emu
 

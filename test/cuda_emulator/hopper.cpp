@@ -525,8 +525,9 @@ static CUresult encode(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t ra
 extern "C" cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned,
                                                         unsigned long long,
                                                         cudaDriverEntryPointQueryResult *result) {
-    bool found = strcmp(name, "cuTensorMapEncodeTiled") == 0;
-    *function = found ? (void *)emu::encode : NULL;
-    *result = found ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+    *function = strcmp(name, "cuTensorMapEncodeTiled") == 0 ? (void *)emu::encode
+                : strcmp(name, "cuStreamWriteValue32") == 0 ? (void *)emu::write_value
+                                                            : NULL;
+    *result = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
     return cudaSuccess;
 }

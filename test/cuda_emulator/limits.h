@@ -14,6 +14,8 @@ enum {
     SHARED_DEFAULT = 48 << 10,
     SHARED_MOST = 228 << 10,   /* the largest of all capabilities */
     SHARED_RESERVED = 1 << 10, /* per block */
+    LAUNCH_QUEUE = 1024, /* launches that the host may be ahead of a stream: about as many as on
+                            GPUs */
 };
 int threads_per_multiprocessor();
 size_t shared_per_multiprocessor();

@@ -12,6 +12,9 @@
  * ThreadSanitizer finds more: it sees each stream as a thread, ordered with others by events
  * alone. Unordered accesses by two streams are a race, whenever they happen here.
  *
+ * A launch behind work that waits for another process is queued, up to LAUNCH_QUEUE of them: the
+ * next one waits within the launch, as on a GPU.
+ *
  * A copy from pageable host memory takes the bytes when it is queued; a copy to pageable memory
  * is done before the call returns. */
 #include <algorithm>
@@ -24,6 +27,7 @@
 
 #include "test/cuda_emulator/fibers.h"
 #include "test/cuda_emulator/graphs.h"
+#include "test/cuda_emulator/limits.h"
 #include "test/cuda_emulator/streams.h"
 
 namespace emu {
@@ -36,6 +40,8 @@ struct task {
     task_kind kind;
     uint64_t number; /* number of tasks and records over all streams */
     bool done;
+    bool prompt; /* done as soon as the task before, since others look at its result without waiting
+                  */
 
     void *to;
     const void *from;
@@ -210,8 +216,11 @@ static void perform_task(task *t) {
  * later. */
 static void perform(stream *s, uint64_t until) {
     void *before = become(s);
-    for (size_t i = 0; i < s->tasks.size() && s->tasks[i].number <= until; i++)
-        if (!s->tasks[i].done) perform_task(&s->tasks[i]);
+    for (size_t i = 0; i < s->tasks.size(); i++) {
+        task *t = &s->tasks[i];
+        if (t->number > until && !t->prompt) break;
+        if (!t->done) perform_task(t);
+    }
     become_again(s, before);
 }
 
@@ -327,14 +336,16 @@ static bool pending_overlap(const task &next) {
     return false;
 }
 
-/* Queues a task and poisons its target at once. Pending tasks that still need the target are
- * done first. */
+static int queued_launches; /* kernels that have not run yet: nobody knows what they read */
+
+/* Queues a task and poisons its target at once, unless a queued kernel may need it. Pending tasks
+ * that still need the target are done first. */
 static void queue(stream *s, task &&next) {
     order_with_legacy(s);
     if (pending_overlap(next)) perform(s, ALL);
     bool on_device = device_range(next.to, next.bytes);
     if (on_device) device_open_range(next.to, next.bytes, true);
-    poison(next.to, next.bytes);
+    if (!queued_launches) poison(next.to, next.bytes);
     if (on_device) device_open_range(next.to, next.bytes, false);
     append(s, std::move(next));
 }
@@ -349,6 +360,61 @@ void queue_work(cudaStream_t handle, void (*run)(void *argument), bool (*ready)(
     work.to = to;
     work.bytes = bytes;
     append(stream_of(handle), std::move(work));
+}
+
+CUresult write_value(CUstream handle, CUdeviceptr at, cuuint32_t value, unsigned flags) {
+    struct write {
+        uint32_t *at, value;
+    };
+    if (flags || at % sizeof value || !pinned_range((void *)at, sizeof value) || recording(handle))
+        return CUDA_ERROR_INVALID_VALUE;
+    queue_work(
+        handle,
+        [](void *argument) {
+            write *w = (write *)argument;
+            __atomic_store_n(w->at, w->value, __ATOMIC_RELEASE);
+            delete w;
+        },
+        NULL, new write{(uint32_t *)at, value}, (void *)at, sizeof value);
+    stream_of(handle)->tasks.back().prompt = true;
+    return CUDA_SUCCESS;
+}
+
+/* ---- the queue of launches */
+
+/* True if work of another process is still missing before the stream can do what is queued on it.
+ */
+static bool held(stream *s, uint64_t until) {
+    for (task &t : s->tasks) {
+        if (t.done || t.number > until) continue;
+        if (t.kind == WORK && t.ready && !t.ready(t.argument)) return true;
+        if (t.kind == WAIT && exists(t.other) && held(t.other, t.until)) return true;
+    }
+    return false;
+}
+
+bool stream_is_held(cudaStream_t handle) {
+    return held(stream_of(handle), ALL);
+}
+
+void queue_launch(cudaStream_t handle, const std::function<void()> &kernel) {
+    stream *s = stream_of(handle);
+    auto is_pending = [](const task &t) { return !t.done; };
+    while (std::count_if(s->tasks.begin(), s->tasks.end(), is_pending) >= LAUNCH_QUEUE) {
+        timespec moment = {0, 50000};
+        nanosleep(&moment, NULL);
+        advance(s, ALL);
+    }
+    queued_launches++;
+    queue_work(
+        handle,
+        [](void *argument) {
+            std::function<void()> *queued = (std::function<void()> *)argument;
+            (*queued)();
+            queued_launches--;
+            delete queued;
+        },
+        NULL, new std::function<void()>(kernel), NULL, 0);
 }
 
 int priority_of_stream(cudaStream_t handle) {

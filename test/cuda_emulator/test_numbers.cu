@@ -2,7 +2,7 @@
  * storage.h. */
 #include <float.h>
 
-#include "kernels/cuda/float8_code.h"
+#include "kernels/cuda/quantize/float8_code.h"
 #include "kernels/cuda/storage.h"
 #include "test/cuda_emulator/tensor_core.h"
 #include "test/cuda_emulator/test_emulator.h"

@@ -17,12 +17,9 @@ import torch
 import torch.nn.functional as F
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import save_file
-from transformers import (Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig,
-                          GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM,
-                          MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM,
-                          Qwen3Config, Qwen3ForCausalLM)
 
 import blocks
+import delta_rule
 import distillation
 import fp8
 import gguf_blocks
@@ -31,7 +28,7 @@ import nf4
 import optimizers
 import preference_losses
 import rope
-import sums
+from models import EPSILON, MODELS, POSITIONS, VOCABULARY
 
 FOLDER = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent)
 
@@ -48,7 +45,6 @@ def leaf(tensor):
 
 B, T, C, H, V = 2, 13, 40, 4, 37
 N = B * T
-EPSILON = 1e-5
 
 
 def make_embedding(g):
@@ -110,6 +106,34 @@ def make_attention(g):
     scores = q @ k.transpose(2, 3) / math.sqrt(C // H)
     scores = scores.masked_fill(torch.ones(T, T).triu(1).bool(), -math.inf)
     return {"qkv": qkv, "out": out, "lse": scores.logsumexp(-1), "dout": dout, "dqkv": qkv.grad}
+
+
+# Of the paths of a CPU that multiplies bf16, whose heads have multiples of 32 columns: two heads
+# that share keys and values, and isolated documents of these lengths.
+ROWS, COLUMNS, WINDOW, DOCUMENTS = 77, 32, 20, (9, 1, 43, 24)
+
+
+def make_attention_bf16(g):
+    """Inputs in bf16, all else in float64, rounded to bf16 (lse to float32)."""
+    qkv, dout = (normal(g, ROWS, heads * COLUMNS).bfloat16() for heads in (4, 2))
+    index = torch.arange(ROWS)
+    document = torch.arange(len(DOCUMENTS)).repeat_interleave(torch.tensor(DOCUMENTS))
+    first = torch.searchsorted(document, document)
+    causal = index[:, None] >= index
+    masks = {"all": causal, "window": causal & (index[:, None] - index < WINDOW),
+             "isolated": causal & (document[:, None] == document)}
+    result = {"qkv": qkv, "dout": dout, "first_keys": first.int()}
+    for name, mask in masks.items():
+        exact = leaf(qkv.detach().double())
+        q, k, v = (x.view(ROWS, -1, COLUMNS).transpose(0, 1)
+                   for x in exact.split([2 * COLUMNS, COLUMNS, COLUMNS], dim=1))
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
+        out = out.transpose(0, 1).reshape(ROWS, 2 * COLUMNS)
+        out.backward(dout.double())
+        scores = (q @ k.transpose(1, 2) / math.sqrt(COLUMNS)).masked_fill(~mask, -math.inf)
+        result |= {f"{name}.out": out.bfloat16(), f"{name}.lse": scores.logsumexp(-1).float(),
+                   f"{name}.dqkv": exact.grad.bfloat16()}
+    return result
 
 
 def make_cross_entropy(g):
@@ -182,6 +206,7 @@ def make_operations():
         "distillation_soft": distillation.make_operation(torch.Generator().manual_seed(8), N, V,
                                                          0.7, 2),
         "preference": preference_losses.make_operation(),
+        "attention_bf16": make_attention_bf16(torch.Generator().manual_seed(9)),
     }
     return {f"{group}.{name}": value for group, tensors in groups.items()
             for name, value in tensors.items()}
@@ -189,94 +214,13 @@ def make_operations():
 
 # ---------------------------------------------------------------- ten steps of a whole model
 
-STEPS, MICRO_BATCHES, BATCH, POSITIONS, VOCABULARY = 10, 2, 2, 16, 61
+STEPS, MICRO_BATCHES, BATCH = 10, 2, 2
 GRAD_CLIP = 1.0
 
 # From 2^13 the scale grows by 2^10 after three good steps, to where the gradients of the logits
 # overflow for certain (2^23 / 64 tokens > 65504), and falls back by the same factor: three good
 # steps, growth, a skipped step, backoff, three good steps, and again.
 INIT_SCALE, GROWTH, BACKOFF, GROWTH_INTERVAL = 2.0**13, 2.0**10, 2.0**-10, 3
-
-
-def gpt2_model(**sizes):
-    config = GPT2Config(
-        vocab_size=VOCABULARY, n_positions=sizes.get("n_positions", POSITIONS), n_embd=32, n_layer=2, n_head=2,
-        activation_function="gelu_pytorch_tanh", resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-        layer_norm_epsilon=EPSILON, bos_token_id=0, eos_token_id=0, use_cache=False,
-        tie_word_embeddings=True)
-    config._attn_implementation = "sdpa"
-    return GPT2LMHeadModel(config)
-
-
-# Three heads share each head of keys and values; rows of q are wider than the residual stream.
-LLAMA = dict(vocab_size=VOCABULARY, max_position_embeddings=POSITIONS, hidden_size=36,
-             num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2,
-             intermediate_size=88, attention_dropout=0.0, use_cache=False)
-
-
-LLAMA3_ROPE = {"rope_type": "llama3", "rope_theta": 1000.0, "factor": 8.0, "low_freq_factor": 1.0,
-               "high_freq_factor": 4.0, "original_max_position_embeddings": 8}
-
-
-def llama_model(**sizes):
-    config = LlamaConfig(
-        rms_norm_eps=1e-5, tie_word_embeddings=False,
-        **(LLAMA | {"head_dim": 8, "rope_parameters": LLAMA3_ROPE} | sizes))
-    config._attn_implementation = "sdpa"
-    return LlamaForCausalLM(config)
-
-
-def mistral_model(**sizes):
-    config = MistralConfig(
-        head_dim=8, rms_norm_eps=1e-5, tie_word_embeddings=False, sliding_window=6,
-        rope_parameters={"rope_type": "default", "rope_theta": 1000.0}, **(LLAMA | sizes))
-    config._attn_implementation = "sdpa"
-    return MistralForCausalLM(config)
-
-
-def qwen2_model(**sizes):
-    config = Qwen2Config(
-        rms_norm_eps=1e-6, tie_word_embeddings=True,
-        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
-        **(LLAMA | {"num_key_value_heads": 1} | sizes))
-    config._attn_implementation = "sdpa"
-    return Qwen2ForCausalLM(config)
-
-
-def qwen3_model(**sizes):
-    config = Qwen3Config(
-        head_dim=8, rms_norm_eps=1e-6, tie_word_embeddings=True,
-        rope_parameters={"rope_type": "default", "rope_theta": 1e6}, **LLAMA)
-    config._attn_implementation = "sdpa"
-    return Qwen3ForCausalLM(config)
-
-
-# Three layers, the second with all keys and the others with a window of 6. Small caps bend much.
-GEMMA = LLAMA | dict(num_hidden_layers=3, head_dim=8, rms_norm_eps=1e-6, query_pre_attn_scalar=12,
-                     sliding_window=6, pad_token_id=None,
-                     layer_types=["sliding_attention", "full_attention", "sliding_attention"])
-
-
-def gemma2_model(**sizes):
-    config = Gemma2Config(
-        rope_parameters={"rope_type": "default", "rope_theta": 1000.0},
-        attn_logit_softcapping=1.5, final_logit_softcapping=2.0, **(GEMMA | sizes))
-    config._attn_implementation = "eager"  # SDPA has no caps
-    return Gemma2ForCausalLM(config)
-
-
-def gemma3_model(**sizes):
-    config = Gemma3TextConfig(
-        rope_parameters={
-            "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 2.5},
-            "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0}},
-        **(GEMMA | sizes))
-    config._attn_implementation = "sdpa"
-    return Gemma3ForCausalLM(config)
-
-
-MODELS = {"gpt": gpt2_model, "llama": llama_model, "mistral": mistral_model, "qwen2": qwen2_model,
-          "qwen3": qwen3_model, "gemma2": gemma2_model, "gemma3": gemma3_model}
 
 
 # Adapters on a model with odd sizes: three heads of keys and values, a rank of 5, 77 tokens.
@@ -314,13 +258,14 @@ def make_model(family, **sizes):
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
                 parameter.copy_(normal(g, *parameter.shape, scale=0.1))
-            elif parameter.dim() == 1:  # Gemma's factors are 1 + the weights
-                centre = 0 if family.startswith("gemma") else 1
+            elif parameter.dim() == 1:  # Gemma's and Qwen3.5's factors are 1 + the weights
+                zero = family.startswith(("gemma", "qwen3_5", "deltanet"))
+                centre = 0 if zero and "linear_attn.norm" not in name else 1
                 parameter.copy_(centre + normal(g, *parameter.shape, scale=0.1))
             else:
                 parameter.copy_(normal(g, *parameter.shape, scale=0.15))
     tied = model.lm_head.weight is model.get_input_embeddings().weight
-    assert tied == (family not in ("llama", "mistral"))
+    assert tied == (family not in ("llama", "mistral", "hyperclovax", "olmo3"))
     return model
 
 
@@ -359,15 +304,19 @@ def check_dtypes(model, dtype):
     for hook in hooks:
         hook.remove()
     # Llama's q and k come from the rotation in float32, and are cast by the attention itself.
-    layers = model.config.num_hidden_layers
+    kinds = getattr(model.config, "layer_types", None) or ()
+    layers = model.config.num_hidden_layers - kinds.count("linear_attention")
     capped = getattr(model.config, "attn_logit_softcapping", None)
     assert capped or len(attention) == layers and {out for _, out in attention} == {dtype}, attention
     assert not gpt2 or {q for q, _ in attention} == {dtype}, attention
-    gemma = "gemma" in model.config.model_type
+    gemma = model.config.model_type.startswith(("gemma", "olmo"))
+    branches = "[qk]_norm" + (r"|post_\w+_layernorm" if gemma else "")
+    branches += r"|linear_attn\.norm"
+    gemma |= model.config.model_type == "qwen3_5_text"
     for name, (given, got) in seen.items():
-        if gemma and re.search(r"[qk]_norm|post_\w+_layernorm", name):  # these, and round as Gemma's do
+        if gemma and re.search(branches, name):  # these, and round as Gemma's do
             assert (given, got) == (dtype, dtype), (name, given, got)
-        elif "q_norm" in name or "k_norm" in name:  # reads what a linear layer gave
+        elif re.search("[qk]_norm|post_norm", name):  # reads what a linear layer gave
             assert (given, got) == (dtype, torch.float32), (name, given, got)
         elif "ln_" in name or "norm" in name or name == "block":
             assert (given, got) == (torch.float32, torch.float32), (name, given, got)
@@ -545,7 +494,8 @@ def save(name, tensors):
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 FIXTURES = {"gpt": DTYPES, "llama": DTYPES, "qwen2": {"fp32": torch.float32}, "qwen3": DTYPES,
-            "gemma2": {"fp32": torch.float32}, "gemma3": {"fp32": torch.float32}}
+            "gemma2": {"fp32": torch.float32}, "gemma3": {"fp32": torch.float32},
+            "olmo3": {"fp32": torch.float32}}
 
 
 LORA_FIXTURES = {"gpt": {"fp32": torch.float32}, "llama": DTYPES, "qwen2": DTYPES}
@@ -574,11 +524,15 @@ ROPES = {"linear": {"rope_parameters": {"rope_type": "linear", "rope_theta": 100
 MX_PRECISIONS = {"mxfp8": E4M3, "mxfp4": torch.float4_e2m1fn_x2}  # the elements
 
 
-def make_lora_fixture(family, dtype):
-    """In 16 bit without what is in FAMILY_lora_fp32 as well."""
-    tensors = make_gpt(family, dtype, lora=True)
+def without_initial(tensors):
+    """Without the initial weights and the tokens, which are in FAMILY_fp32 or FAMILY_lora_fp32."""
     return {name: value for name, value in tensors.items()
-            if dtype == torch.float32 or not name.startswith(("initial.", "tokens"))}
+            if not name.startswith(("initial.", "tokens"))}
+
+
+def make_fixture(family, dtype, lora=False):
+    tensors = make_gpt(family, dtype, lora=lora)
+    return tensors if dtype == torch.float32 else without_initial(tensors)
 
 
 def without_base(tensors):
@@ -605,23 +559,27 @@ def main():
     save("nf4", nf4.make_nf4())
     save("mx", mx.make_mx())
     save("gguf", gguf_blocks.make_gguf())
-    save("sums", sums.make_sums())
     save("rope", rope.make_rope())
+    save("delta_rule", delta_rule.make_delta_rule())
     for family, dtypes in FIXTURES.items():
         for name, dtype in dtypes.items():
-            save(f"{family}_{name}", make_gpt(family, dtype))
+            save(f"{family}_{name}", make_fixture(family, dtype))
     for family, dtypes in LORA_FIXTURES.items():
         for name, dtype in dtypes.items():
-            save(f"{family}_lora_{name}", make_lora_fixture(family, dtype))
-    for family in "gemma2", "gemma3":
+            save(f"{family}_lora_{name}", make_fixture(family, dtype, lora=True))
+    for family in "gemma2", "gemma3", "olmo3":
         for name in "bf16", "fp16":
             save(f"{family}_{name}", without_base(make_gpt(family, DTYPES[name])))
-    save("llama_masked_fp32", make_gpt("llama", torch.float32, masked=True))
-    for family in "gpt", "llama", "gemma3":
-        save(f"{family}_isolated_fp32",
-             without_base(make_gpt(family, torch.float32, isolated=True)))
+    save("llama_masked_fp32", without_initial(make_gpt("llama", torch.float32, masked=True)))
+    for name in "gpt", "llama", "gemma3":
+        save(f"{name}_isolated_fp32", without_base(make_gpt(name, torch.float32, isolated=True)))
     for name, sizes in ROPES.items():
         save(f"llama_{name}_fp32", without_base(make_gpt("llama", torch.float32, **sizes)))
+    for family in "hyperclovax", "qwen3_5", "deltanet":
+        for name in "fp32", "bf16":
+            tensors = make_gpt(family, DTYPES[name])
+            save(f"{family}_{name}", without_base(tensors) if name == "bf16" else
+                 {key: value for key, value in tensors.items() if not key.startswith("final.")})
     save("gpt_distilled", distillation.make_steps(lambda: make_model("gpt"), VOCABULARY,
                                                   (STEPS, MICRO_BATCHES, BATCH, POSITIONS)))
     for family, name in OPTIMIZERS:

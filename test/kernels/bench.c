@@ -7,12 +7,14 @@
 #include "data/util/statistics.h"
 #include "kernels/open/backend_open.h"
 #include "test/kernels/bench.h"
+#include "test/kernels/leaks.h"
 
 enum { VARIANTS_MAX = 8, MEMORY_MIN = 256 << 20 /* bytes; larger than the caches */ };
 
 static const char *const known_options[] = {
-    "rounds", "rows",      "count", "width", "dtype",     "batch", "seq",  "steps", "layers",
-    "preset", "precision", "ranks", "mib",   "tokenizer", "text",  "rank", "base",  NULL};
+    "rounds", "rows",    "count",     "width", "dtype",    "batch",     "seq",  "steps",
+    "layers", "preset",  "precision", "ranks", "mib",      "tokenizer", "text", "rank",
+    "base",   "counted", "method",    "vocab", "all-rows", NULL};
 
 const char *const bench_dtypes[] = {"fp32", "fp16", "bf16", NULL};
 
@@ -180,7 +182,7 @@ int __real_main(int argc, char **argv);
 int __wrap_main(int argc, char **argv);
 
 int __wrap_main(int argc, char **argv) {
-    if (argc < 2 || strcmp(argv[1], "--bench") != 0) return __real_main(argc, argv);
+    if (argc < 2 || strcmp(argv[1], "--bench") != 0) return leaks_run(__real_main, argc, argv);
     backend_prepare_process(argv);
     return run_benchmarks(argv);
 }

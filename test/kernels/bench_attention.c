@@ -48,7 +48,8 @@ static struct operands operands_of(struct bench *b, int kind) {
 static size_t time_forward(struct bench *b, int kind) {
     struct operands o = operands_of(b, kind);
     OP(&b->be, attention_forward, .out = &o.out, .lse = o.lse.data, .qkv = &o.qkv,
-       .first_keys = o.first_keys, .heads = BENCH_HEADS, .kv_heads = BENCH_KV_HEADS);
+       .first_keys = o.first_keys, .scale = 0.125, .heads = BENCH_HEADS,
+       .kv_heads = BENCH_KV_HEADS);
     return tensor_bytes(&o.qkv) + tensor_bytes(&o.out);
 }
 BENCH(attention, forward, kinds, time_forward)
@@ -56,7 +57,7 @@ BENCH(attention, forward, kinds, time_forward)
 static size_t time_backward(struct bench *b, int kind) {
     struct operands o = operands_of(b, kind);
     OP(&b->be, attention_backward, .dqkv = &o.dqkv, .dout = &o.dout, .qkv = &o.qkv, .out = &o.out,
-       .lse = o.lse.data, .first_keys = o.first_keys, .heads = BENCH_HEADS,
+       .lse = o.lse.data, .first_keys = o.first_keys, .scale = 0.125, .heads = BENCH_HEADS,
        .kv_heads = BENCH_KV_HEADS);
     return 2 * tensor_bytes(&o.qkv) + 2 * tensor_bytes(&o.out);
 }

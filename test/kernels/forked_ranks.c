@@ -74,7 +74,8 @@ int forked_ranks(int size, void (*body)(const struct ranks *ranks, const void *g
     for (int rank = 0; rank < size; rank++) {
         processes[rank] = fork();
         if (processes[rank]) continue;
-        struct ranks ranks = {rank, size, rank, size, "forked", &forked_functions, shared};
+        struct ranks ranks = {rank,   size,         rank, size, "forked", &forked_functions,
+                              shared, STDERR_FILENO};
         alarm(SECONDS);
         body(&ranks, given);
         _exit(0);

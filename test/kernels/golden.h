@@ -1,10 +1,11 @@
-/* The tensors of test/golden/ops.safetensors, for use with check.h. */
+/* The tensors of test/golden/ops.safetensors or, for names FILE:NAME, of FILE.safetensors there,
+ * for use with check.h. */
 #pragma once
 
 #include "test/kernels/check.h"
 
-/* Returns a float32 tensor of the fixture as an input, or as the initial value of an output that
- * the operation changes. Rank 2 is used as rows x columns; rank 1 stays rank 1. */
+/* Returns a tensor of the fixture, in float32 or bfloat16, as an input, or as the initial value of
+ * an output that the operation changes. Rank 2 is used as rows x columns; rank 1 stays rank 1. */
 struct tensor golden_tensor(struct check *c, enum check_use use, const char *name);
 
 /* Returns its values on the host. */

@@ -74,20 +74,20 @@ static struct tensors make(struct check *c, const struct given *g, int32_t found
 }
 
 #define UPDATE(g, t, OPERATION)                                                                   \
-    OPERATION(.master = &t->master, .remainder = t->remainder.data, .moment1 = &t->moment1,       \
-              .moment2 = &t->moment2, .copy = t->copy.data ? &t->copy : NULL,                     \
+    OPERATION(.master = &t->master, .remainder = t->remainder.data,                               \
+              .moments = {&t->moment1, &t->moment2}, .copy = t->copy.data ? &t->copy : NULL,      \
               .gradients = &t->gradients, .state = t->state, .inputs = t->inputs, .beta1 = BETA1, \
               .beta2 = BETA2, .epsilon = g->epsilon, .weight_decay = g->weight_decay,             \
               .lr_factor = 1)
 
 static void run(struct check *c, const struct given *g, const struct tensors *t) {
-#define CHECKED(...) CHECK_OP(c, adamw, __VA_ARGS__)
+#define CHECKED(...) CHECK_OP(c, update, __VA_ARGS__)
     UPDATE(g, t, CHECKED);
 }
 
 /* A case for many steps. */
 static void run_unchecked(struct check *c, const struct given *g, const struct tensors *t) {
-#define UNCHECKED(...) OP(&c->be, adamw, __VA_ARGS__)
+#define UNCHECKED(...) OP(&c->be, update, __VA_ARGS__)
     UPDATE(g, t, UNCHECKED);
 }
 
@@ -374,7 +374,7 @@ static void parts_agree(struct check *c, const void *given) {
         struct tensor moment1 = tensor_range(&t.moment1, first, count);
         struct tensor moment2 = tensor_range(&t.moment2, first, count);
         struct tensor gradients = tensor_range(&t.gradients, first, count);
-        CHECK_OP(c, adamw, .master = &master, .moment1 = &moment1, .moment2 = &moment2,
+        CHECK_OP(c, update, .master = &master, .moments = {&moment1, &moment2},
                  .gradients = &gradients, .state = t.state, .inputs = t.inputs, .first = first,
                  .beta1 = BETA1, .beta2 = BETA2, .epsilon = g->epsilon,
                  .weight_decay = g->weight_decay, .lr_factor = 1);
@@ -458,8 +458,8 @@ static size_t time_update(struct bench *b, int variant) {
         arena_tensor(&b->arena, bf16_gradients[variant] ? DTYPE_BF16 : DTYPE_F32, count, 0);
     copy.dtype = DTYPE_BF16;
     if (form == SPLIT) master.dtype = DTYPE_BF16;
-    OP(&b->be, adamw, .master = &master, .remainder = form == SPLIT ? copy.data : NULL,
-       .moment1 = &moment1, .moment2 = &moment2, .copy = form == COPY_BF16 ? &copy : NULL,
+    OP(&b->be, update, .master = &master, .remainder = form == SPLIT ? copy.data : NULL,
+       .moments = {&moment1, &moment2}, .copy = form == COPY_BF16 ? &copy : NULL,
        .gradients = &gradients, .state = &(struct step_state){.loss_scale = 1, .clip_factor = 1},
        .inputs = &(struct step_inputs){.lr = 1e-4, .key = {1, 2}}, .beta1 = 0.9, .beta2 = 0.95,
        .epsilon = 1e-8, .weight_decay = 0.1, .lr_factor = 1);

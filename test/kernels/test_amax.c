@@ -21,6 +21,10 @@ static void flat(struct check *c, const struct joined *j, const double *values) 
     struct amax *amax = check_amax(c, j->before, j->bad_before);
     CHECK_OP(c, gelu_forward, .out = &out, .in = &in, .track_amax = amax);
     if (c->verify) check_amax_covers(c, amax, j->before, j->bad_before, &out);
+    out = check_output(c, j->dtype, j->rows, j->columns);
+    amax = check_amax(c, j->before, j->bad_before);
+    CHECK_OP(c, cast, .out = &out, .in = &in, .track_amax = amax);
+    if (c->verify) check_amax_covers(c, amax, j->before, j->bad_before, &out);
 }
 
 static void gated(struct check *c, const struct joined *j, const double *values) {

@@ -62,10 +62,11 @@ static const struct shape shapes[] = {
 };
 #define EACH_SHAPE(s) (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
 
-/* True if tensor cores can multiply these tensors. P and dS are then rounded as well: to 16 bits,
- * or TF32. */
+/* True if tensor cores, or a CPU's instructions for bf16, can multiply these tensors. P and dS are
+ * then rounded as well: to 16 bits, or TF32. */
 static bool suits_tensor_cores(const struct check *c, const struct shape *s, enum dtype dtype) {
     bool fp32 = dtype == DTYPE_F32;
+    if (c->be.device.attention_bf16) return dtype == DTYPE_BF16 && s->head_columns % 32 == 0;
     return test_device() == DEVICE_CUDA && (!fp32 || (c->tf32 && s->cap == 0)) &&
            (s->head_columns == 64 || s->head_columns == 128 || (s->head_columns == 256 && !fp32));
 }
@@ -82,6 +83,10 @@ static const char *backward_kind(const struct check *c, const struct shape *s) {
     return lower ? "attention_backward_mma" : "attention_backward";
 }
 
+static double scale_of(const struct shape *s) {
+    return s->scale != 0 ? (double)s->scale : 1 / sqrt((double)s->head_columns);
+}
+
 static struct head head_of(const struct shape *s, const double *qkv, const int32_t *first_keys,
                            int64_t b, int64_t h) {
     struct qkv_row row = row_of(s);
@@ -93,7 +98,7 @@ static struct head head_of(const struct shape *s, const double *qkv, const int32
                          .k = first + key_column(row, h),
                          .v = first + value_column(row, h),
                          .first_keys = first_keys ? first_keys + b * s->length : NULL,
-                         .scale = s->scale != 0 ? s->scale : 1 / sqrt((double)row.width),
+                         .scale = scale_of(s),
                          .cap = s->cap};
 }
 
@@ -149,9 +154,12 @@ static void run_forward(struct check *c, const struct shape *s, struct tensors *
     const int32_t *sent = t->folded ? t->first_keys : first_keys_of(c, s, 0);
     size_t bytes = (size_t)(s->batch * s->length) * sizeof *sent;
     if (sent) t->sent = check_memory(c, CHECK_READ, sent, bytes);
+    struct amax *amax = check_amax(c, 0, false);
     CHECK_OP(c, attention_forward, .out = &t->out, .lse = t->lse.data, .qkv = &t->qkv,
-             .first_keys = t->sent, .window = t->folded ? 0 : s->window, .scale = s->scale,
-             .softcap = s->cap, .heads = (int)s->heads, .kv_heads = (int)row_of(s).kv_heads);
+             .first_keys = t->sent, .window = t->folded ? 0 : s->window, .scale = scale_of(s),
+             .softcap = s->cap, .track_amax = amax, .heads = (int)s->heads,
+             .kv_heads = (int)row_of(s).kv_heads);
+    if (c->verify) check_amax_covers(c, amax, 0, false, &t->out);
 }
 
 static void forward(struct check *c, const void *given) {
@@ -190,11 +198,14 @@ static void run_backward(struct check *c, const struct shape *s, struct tensors 
     t->dqkv = output(c, s, s->dtypes.dqkv, row_of(s).columns);
     struct tensor sums = check_sum(c, DTYPE_F32, row_of(s).columns, 0);
     double *before = check_read(c, &sums);
+    struct amax *amax = check_amax(c, 0, false);
     CHECK_OP(c, attention_backward, .dqkv = &t->dqkv, .dout = &t->dout, .qkv = &t->qkv,
              .out = &t->out, .lse = t->lse.data, .first_keys = t->sent,
-             .window = t->folded ? 0 : s->window, .scale = s->scale, .softcap = s->cap,
-             .heads = (int)s->heads, .kv_heads = (int)row_of(s).kv_heads, .column_sums = &sums);
+             .window = t->folded ? 0 : s->window, .scale = scale_of(s), .softcap = s->cap,
+             .track_amax = amax, .heads = (int)s->heads, .kv_heads = (int)row_of(s).kv_heads,
+             .column_sums = &sums);
     if (c->verify) check_column_sums(c, &sums, before, &t->dqkv);
+    if (c->verify) check_amax_covers(c, amax, 0, false, &t->dqkv);
 }
 
 static void backward(struct check *c, const void *given) {
@@ -554,7 +565,7 @@ static void too_wide(struct check *c, const void *given) {
     t.out = output(c, s, DTYPE_F32, s->heads * s->head_columns);
     t.lse = check_output(c, DTYPE_F32, s->heads, s->length);
     OP(&c->be, attention_forward, .out = &t.out, .lse = t.lse.data, .qkv = &t.qkv,
-       .heads = (int)s->heads, .kv_heads = (int)s->heads);
+       .scale = scale_of(s), .heads = (int)s->heads, .kv_heads = (int)s->heads);
     cr_assert(strstr(c->be.failure.text, "257"), "%s", c->be.failure.text);
 }
 
@@ -580,4 +591,45 @@ static void golden(struct check *c, const void *given) {
 
 Test(attention, golden) {
     check_everywhere(golden, NULL);
+}
+
+/* All keys, a window, and isolated documents, with the instructions for bf16 of a CPU that has
+ * them. */
+struct golden_bf16 {
+    const char *out, *lse, *dqkv;
+    int64_t window;
+    bool isolated;
+};
+
+static void golden_bf16(struct check *c, const void *given) {
+    const struct golden_bf16 *golden = given;
+    const struct shape s = {1, 77, 2, 32, BF16, .kv_heads = 1};
+    const double scale = 1 / sqrt(32.0);
+    struct tensors t = {
+        .qkv = check_rank3(golden_tensor(c, CHECK_READ, "attention_bf16.qkv"), 1, 77, 128),
+        .dout = check_rank3(golden_tensor(c, CHECK_READ, "attention_bf16.dout"), 1, 77, 64),
+        .out = output(c, &s, DTYPE_BF16, 64),
+        .dqkv = output(c, &s, DTYPE_BF16, 128),
+        .lse = check_output(c, DTYPE_F32, 2, 77),
+    };
+    if (golden->isolated) t.sent = golden_tokens(c, "attention_bf16.first_keys", NULL);
+    CHECK_OP(c, attention_forward, .out = &t.out, .lse = t.lse.data, .qkv = &t.qkv,
+             .first_keys = t.sent, .window = golden->window, .scale = scale, .heads = 2,
+             .kv_heads = 1);
+    CHECK_OP(c, attention_backward, .dqkv = &t.dqkv, .dout = &t.dout, .qkv = &t.qkv, .out = &t.out,
+             .lse = t.lse.data, .first_keys = t.sent, .window = golden->window, .scale = scale,
+             .heads = 2, .kv_heads = 1);
+    if (!c->verify) return;
+    golden_close(c, "golden_attention_bf16", &t.out, golden->out, NULL);
+    golden_close(c, "golden_attention_bf16", &t.lse, golden->lse, NULL);
+    golden_close(c, "golden_attention_bf16", &t.dqkv, golden->dqkv, NULL);
+}
+
+Test(attention, golden_bf16) {
+#define GOLDEN(name, ...)                                                                     \
+    &(const struct golden_bf16){"attention_bf16." name ".out", "attention_bf16." name ".lse", \
+                                "attention_bf16." name ".dqkv", __VA_ARGS__}
+    check_everywhere(golden_bf16, GOLDEN("all", 0));
+    check_everywhere(golden_bf16, GOLDEN("window", .window = 20));
+    check_everywhere(golden_bf16, GOLDEN("isolated", .isolated = true));
 }

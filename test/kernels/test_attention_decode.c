@@ -126,6 +126,10 @@ static struct tensor output_of(struct check *c, const struct shape *s) {
     return placed(c, CHECK_WRITE, s->out, s->batch, row_of(s).q_columns, NULL, s->odd);
 }
 
+static double scale_of(const struct shape *s) {
+    return s->scale != 0 ? (double)s->scale : 1 / sqrt((double)s->head_columns);
+}
+
 /* Planned for one key: the reserved memory must be enough for the whole length. */
 static void decode(struct check *c, const struct shape *s, const struct tensor *out,
                    const struct operands *in) {
@@ -136,7 +140,7 @@ static void decode(struct check *c, const struct shape *s, const struct tensor *
                                          .keys_to = 1,
                                          .keys_max = s->length,
                                          .window = window_of(s),
-                                         .scale = s->scale,
+                                         .scale = scale_of(s),
                                          .softcap = s->cap,
                                          .heads = (int)s->heads,
                                          .kv_heads = (int)row_of(s).kv_heads};
@@ -156,8 +160,7 @@ static struct capped score(const struct shape *s, const double *first, int64_t h
     struct qkv_row row = row_of(s);
     const double *q = first + s->position * row.columns + h * row.width;
     const double *k = first + j * row.columns + key_column(row, h);
-    double sum = 0, size = 0, scale = s->scale;
-    if (s->scale == 0) scale = 1 / sqrt((double)s->head_columns);
+    double sum = 0, size = 0, scale = scale_of(s);
     for (int64_t d = 0; d < s->head_columns; d++) {
         sum += q[d] * k[d] * scale;
         size += fabs(q[d] * k[d] * scale);
@@ -352,7 +355,7 @@ static void unequal(struct check *c, const void *given) {
     struct tensor out = output_of(c, s);
     CHECK_OP(c, attention_decode, .out = &out, .q = &in.q, .cache = &in.cache,
              .keys = check_decode_keys(c, keys, s->batch), .stride = 1, .keys_to = s->position + 1,
-             .keys_max = s->length, .window = WINDOW, .heads = (int)s->heads,
+             .keys_max = s->length, .window = WINDOW, .scale = scale_of(s), .heads = (int)s->heads,
              .kv_heads = (int)s->heads);
     double *got = check_read(c, &out);
     for (int64_t b = 0; c->verify && b < s->batch; b++) {
@@ -466,8 +469,11 @@ Test(attention_decode, nan_spreads) {
     }
 }
 
-/* If attention_forward multiplies on tensor cores, its weights are rounded to 16 bits. */
-static const char *row_kind(const struct shape *s) {
+/* If attention_forward multiplies in 16 bits, its weights are rounded to them. */
+static const char *row_kind(const struct check *c, const struct shape *s) {
+    if (c->be.device.attention_bf16 && s->qkv == DTYPE_BF16 && s->out == DTYPE_BF16 &&
+        s->head_columns % 32 == 0)
+        return "attention_decode_row_mma";
     bool lower = test_device() == DEVICE_CUDA && s->qkv == s->out && s->qkv != DTYPE_F32 &&
                  (s->head_columns == 64 || s->head_columns == 128 || s->head_columns == 256);
     return lower ? "attention_decode_row_mma" : "attention_decode_row";
@@ -483,8 +489,8 @@ static void rows_of_forward(struct check *c, const void *given) {
     struct tensor flat = check_output(c, s.out, rows, columns);
     struct tensor all = check_rank3(flat, s.batch, s.length, columns);
     struct tensor lse = check_output(c, DTYPE_F32, s.batch * s.heads, s.length);
-    CHECK_OP(c, attention_forward, .out = &all, .lse = lse.data, .qkv = &qkv, .heads = (int)s.heads,
-             .kv_heads = (int)row_of(&s).kv_heads);
+    CHECK_OP(c, attention_forward, .out = &all, .lse = lse.data, .qkv = &qkv, .scale = scale_of(&s),
+             .heads = (int)s.heads, .kv_heads = (int)row_of(&s).kv_heads);
     double *forward = check_read(c, &all), *row = check_doubles(c, s.batch * columns);
     for (s.position = 0; s.position < s.length; s.position += 1 + s.position / 4) {
         struct tensor out = output_of(c, &s);
@@ -495,7 +501,7 @@ static void rows_of_forward(struct check *c, const void *given) {
             memcpy(row + b * columns, forward + (b * s.length + s.position) * columns,
                    (size_t)columns * sizeof *row);
         struct expected expected = reference(c, &s, stored_values(c, &s, &in));
-        check_close(c, row_kind(&s), &out, row, expected.size);
+        check_close(c, row_kind(c, &s), &out, row, expected.size);
     }
 }
 
@@ -515,7 +521,8 @@ static void too_wide(struct check *c, const void *given) {
     struct operands in = operands_of(c, s, random_values(c, s));
     struct tensor out = output_of(c, s);
     OP(&c->be, attention_decode, .out = &out, .q = &in.q, .cache = &in.cache, .keys = keys_of(c, s),
-       .stride = 1, .keys_to = 4, .keys_max = 4, .heads = (int)s->heads, .kv_heads = (int)s->heads);
+       .stride = 1, .keys_to = 4, .keys_max = 4, .scale = scale_of(s), .heads = (int)s->heads,
+       .kv_heads = (int)s->heads);
     cr_assert(strstr(c->be.failure.text, "257"), "%s", c->be.failure.text);
 }
 

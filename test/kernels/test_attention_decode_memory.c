@@ -23,7 +23,8 @@ static void fewer_queries(struct check *c, const void *given) {
         struct tensor some = tensor_slice(&out, 0, count), queries = tensor_slice(&q, 0, count);
         check_plan_begin(c);
         OP(&c->be, attention_decode, .out = &some, .q = &queries, .cache = &cache, .stride = 1,
-           .keys_to = s->length, .keys_max = s->length, .heads = HEADS, .kv_heads = HEADS);
+           .keys_to = s->length, .keys_max = s->length, .scale = 1, .heads = HEADS,
+           .kv_heads = HEADS);
         cr_assert_geq(c->be.workspace_bytes, before, "%d queries", (int)count);
         before = c->be.workspace_bytes;
         check_plan_end(c, "attention_decode");

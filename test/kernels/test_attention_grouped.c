@@ -1,6 +1,7 @@
 /* Query heads that share keys and values give the same bits as with separate copies. The other
  * attention tests compare with references; this one compares bits. */
 #include <criterion/criterion.h>
+#include <math.h>
 
 #include "data/util/random.h"
 #include "test/kernels/check.h"
@@ -60,16 +61,17 @@ static struct results run(struct check *c, const struct shape *s, int kv_heads,
                           const double *values, const double *dout_values) {
     struct qkv_row row = qkv_row(s->heads, kv_heads, s->width);
     int heads = (int)s->heads;
+    const double scale = 1 / sqrt((double)s->width);
     struct tensor qkv = given_rows(c, s, row.columns, values);
     struct tensor dout = given_rows(c, s, row.q_columns, dout_values);
     struct tensor out = given_rows(c, s, row.q_columns, NULL);
     struct tensor dqkv = given_rows(c, s, row.columns, NULL);
     struct tensor lse = check_output(c, DTYPE_F32, s->batch * s->heads, s->length);
     struct tensor decoded = check_output(c, s->dtype, s->batch, row.q_columns);
-    CHECK_OP(c, attention_forward, .out = &out, .lse = lse.data, .qkv = &qkv, .heads = heads,
-             .kv_heads = kv_heads);
+    CHECK_OP(c, attention_forward, .out = &out, .lse = lse.data, .qkv = &qkv, .scale = scale,
+             .heads = heads, .kv_heads = kv_heads);
     CHECK_OP(c, attention_backward, .dqkv = &dqkv, .dout = &dout, .qkv = &qkv, .out = &out,
-             .lse = lse.data, .heads = heads, .kv_heads = kv_heads);
+             .lse = lse.data, .scale = scale, .heads = heads, .kv_heads = kv_heads);
     struct tensor q = last_rows(c, s, row.columns, values);
     struct decode_keys keys[8];
     cr_assert_leq(s->batch, 8);
@@ -78,7 +80,7 @@ static struct results run(struct check *c, const struct shape *s, int kv_heads,
             (struct decode_keys){.first = (int32_t)(b * s->length), .count = (int32_t)s->length};
     CHECK_OP(c, attention_decode, .out = &decoded, .q = &q, .cache = &qkv,
              .keys = check_decode_keys(c, keys, s->batch), .stride = 1, .keys_to = s->length,
-             .keys_max = s->length, .heads = heads, .kv_heads = kv_heads);
+             .keys_max = s->length, .scale = scale, .heads = heads, .kv_heads = kv_heads);
     return (struct results){check_read(c, &out), check_read(c, &lse), check_read(c, &dqkv),
                             check_read(c, &decoded)};
 }

@@ -83,8 +83,11 @@ static void run(struct check *c, const struct shape *s, struct results *r) {
     int64_t all = s->heads * s->width, rows = s->batch * s->length;
     r->out = check_rank3(check_output(c, s->dtype, rows, all), s->batch, s->length, all);
     r->lse = check_output(c, DTYPE_F32, s->batch * s->heads, s->length);
+    struct amax *amax = check_amax(c, 0, false);
     CHECK_OP(c, attention_forward, .out = &r->out, .lse = r->lse.data, .qkv = &r->qkv,
-             .heads = (int)s->heads, .kv_heads = (int)row_of(s).kv_heads);
+             .scale = 1 / sqrt((double)s->width), .track_amax = amax, .heads = (int)s->heads,
+             .kv_heads = (int)row_of(s).kv_heads);
+    if (c->verify) check_amax_covers(c, amax, 0, false, &r->out);
 }
 
 static void forward(struct check *c, const void *given) {

@@ -175,8 +175,11 @@ static struct tensor run(struct check *c, const struct host *host) {
         check_tensor(c, CHECK_READ, DTYPE_F32, s->batch * s->heads, s->length, host->lse);
     struct tensor flat = check_output(c, s->dtype, s->batch * s->length, host->row.columns);
     struct tensor dqkv = check_rank3(flat, s->batch, s->length, host->row.columns);
+    struct amax *amax = check_amax(c, 0, false);
     CHECK_OP(c, attention_backward, .dqkv = &dqkv, .dout = &dout, .qkv = &qkv, .out = &out,
-             .lse = lse.data, .heads = (int)s->heads, .kv_heads = (int)host->row.kv_heads);
+             .lse = lse.data, .scale = 1 / sqrt((double)s->width), .track_amax = amax,
+             .heads = (int)s->heads, .kv_heads = (int)host->row.kv_heads);
+    if (c->verify) check_amax_covers(c, amax, 0, false, &dqkv);
     return dqkv;
 }
 

@@ -69,6 +69,32 @@ static int implementations(char names[IMPLEMENTATIONS_MAX][IMPLEMENTATION_NAME_M
     return count;
 }
 
+/* A plan of sizes makes no trials, and its product is not the one that runs later. */
+Test(autotune, plans_of_sizes_make_no_trials) {
+    static struct bench bench;
+    char names[IMPLEMENTATIONS_MAX][IMPLEMENTATION_NAME_MAX];
+    const int trials = implementations(names) > 1; /* one implementation leaves nothing to time */
+    const struct backend_options options = {
+        .device = DEVICE_CPU, .threads = 2, .autotune = AUTOTUNE_ON};
+    fill(&bench);
+    cr_assert_eq(backend_open(&bench.be, &options, &error), 0, "%s", error.text);
+    backend_plan_sizes(&bench.be, true);
+    backend_plan_begin(&bench.be);
+    multiply(&bench);
+    const size_t planned = backend_plan_pause(&bench.be);
+    backend_plan_sizes(&bench.be, false);
+    cr_expect_eq(algorithms_tuning(bench.be.algorithms).timed, 0);
+    backend_plan_from(&bench.be, 0);
+    backend_plan_begin(&bench.be);
+    multiply(&bench);
+    cr_assert_eq(backend_plan_end(&bench.be, &error), 0, "%s", error.text);
+    cr_expect_eq(algorithms_tuning(bench.be.algorithms).timed, trials);
+    cr_expect_leq(bench.be.workspace_bytes, planned);
+    multiply(&bench);
+    cr_expect_str_empty(bench.be.failure.text);
+    backend_close(&bench.be);
+}
+
 Test(autotune, a_choice_is_kept) {
     static struct bench first, second;
     char names[IMPLEMENTATIONS_MAX][IMPLEMENTATION_NAME_MAX];

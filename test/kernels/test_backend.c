@@ -89,7 +89,7 @@ static void run_unplanned(struct backend *be) {
     OP(be, embedding_backward, .dtoken_table = &(struct tensor){table, DTYPE_F32, 2, {1, C}},
        .dposition_table = &(struct tensor){sum, DTYPE_F32, 2, {1, C}},
        .dout = &(struct tensor){dout, DTYPE_F32, 2, {N, C}}, .tokens = tokens,
-       .sequence_length = 1);
+       .sequence_length = 1, .token_scale = 1);
 }
 
 /* Runs in a process of its own, with 1000 bytes planned. */

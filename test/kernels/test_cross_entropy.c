@@ -123,6 +123,19 @@ Test(cross_entropy, forward_only) {
         EACH_SHAPE(s) check_everywhere(forward_only, &shapes[s]);
 }
 
+/* Replaces logits by their gradient and returns the losses. */
+static struct tensor run_backward(struct check *c, const struct shape *s,
+                                  const struct tensor *logits, const int32_t *targets, double scale,
+                                  double weight) {
+    struct tensor losses = check_output(c, DTYPE_F32, s->rows, 0);
+    struct tensor loss_scale = check_tensor(c, CHECK_READ, DTYPE_F32, 1, 0, &scale);
+    const struct step_inputs *inputs = weighted(c, (float)weight);
+    CHECK_OP(c, cross_entropy, .losses = losses.data, .logits = logits, .targets = targets,
+             .loss_scale = loss_scale.data, .inputs = inputs, .vocab_size = s->vocabulary,
+             .softcap = (float)s->cap);
+    return losses;
+}
+
 static void backward(struct check *c, const void *given) {
     const struct shape *s = given;
     const double scale = 1024, weight = (float)(1.0 / (double)(3 * s->rows));
@@ -130,12 +143,7 @@ static void backward(struct check *c, const void *given) {
     double *x = check_read(c, &logits);
     const int32_t *targets;
     const int32_t *place = check_tokens(c, s->rows, (int32_t)s->vocabulary, &targets);
-    struct tensor losses = check_output(c, DTYPE_F32, s->rows, 0);
-    struct tensor loss_scale = check_tensor(c, CHECK_READ, DTYPE_F32, 1, 0, &scale);
-    const struct step_inputs *inputs = weighted(c, (float)weight);
-    CHECK_OP(c, cross_entropy, .losses = losses.data, .logits = &logits, .targets = place,
-             .loss_scale = loss_scale.data, .inputs = inputs, .vocab_size = s->vocabulary,
-             .softcap = (float)s->cap);
+    struct tensor losses = run_backward(c, s, &logits, place, scale, weight);
     if (!c->verify) return;
     verify_losses(c, s, x, targets, &losses);
     verify_gradient(c, s, x, targets, scale * weight, &logits);
@@ -167,12 +175,7 @@ static void ignored(struct check *c, const void *given) {
     int32_t *targets = (int32_t *)(void *)check_doubles(c, s->rows);
     for (int64_t r = 0; r < s->rows; r++) targets[r] = r % 3 == 0 ? -1 - (int32_t)r : tokens[r];
     const int32_t *place = check_memory(c, CHECK_READ, targets, (size_t)s->rows * sizeof *targets);
-    struct tensor losses = check_output(c, DTYPE_F32, s->rows, 0);
-    struct tensor loss_scale = check_tensor(c, CHECK_READ, DTYPE_F32, 1, 0, &scale);
-    const struct step_inputs *inputs = weighted(c, (float)weight);
-    CHECK_OP(c, cross_entropy, .losses = losses.data, .logits = &logits, .targets = place,
-             .loss_scale = loss_scale.data, .inputs = inputs, .vocab_size = s->vocabulary,
-             .softcap = (float)s->cap);
+    struct tensor losses = run_backward(c, s, &logits, place, scale, weight);
     if (!c->verify) return;
     double *got = check_read(c, &logits), *loss = check_read(c, &losses);
     for (int64_t r = 0; r < s->rows; r++) {
@@ -192,6 +195,48 @@ static void ignored(struct check *c, const void *given) {
 Test(cross_entropy, ignored_targets) {
     for
         EACH_SHAPE(s) check_everywhere(ignored, &shapes[s]);
+}
+
+/* Rows whose targets and losses are elsewhere: place 2 R - 2 i - 1 of row i, and none of each third
+ * row, whose gradient is 0. */
+static void placed(struct check *c, const void *given) {
+    const struct shape *s = given;
+    const double scale = 1024, weight = 1.0 / 64;
+    const size_t bytes = sizeof(int32_t);
+    struct tensor logits = make_logits(c, s, CHECK_WRITE);
+    double *x = check_read(c, &logits);
+    const int32_t *tokens;
+    check_tokens(c, 2 * s->rows, (int32_t)s->vocabulary, &tokens);
+    int32_t *places = (int32_t *)(void *)check_doubles(c, s->rows);
+    for (int64_t r = 0; r < s->rows; r++)
+        places[r] = r % 3 == 2 ? -1 : (int32_t)(2 * (s->rows - r) - 1);
+    struct tensor losses =
+        check_tensor(c, CHECK_WRITE, DTYPE_F32, 2 * s->rows, 0, check_doubles(c, 2 * s->rows));
+    struct tensor loss_scale = check_tensor(c, CHECK_READ, DTYPE_F32, 1, 0, &scale);
+    const struct step_inputs *inputs = weighted(c, (float)weight);
+    CHECK_OP(c, cross_entropy, .losses = losses.data, .logits = &logits,
+             .targets = check_memory(c, CHECK_READ, tokens, 2 * (size_t)s->rows * bytes),
+             .places = check_memory(c, CHECK_READ, places, (size_t)s->rows * bytes),
+             .loss_scale = loss_scale.data, .inputs = inputs, .vocab_size = s->vocabulary,
+             .softcap = (float)s->cap);
+    if (!c->verify) return;
+    double *got = check_read(c, &logits), *loss = check_read(c, &losses);
+    for (int64_t r = 0; r < s->rows; r++) {
+        struct shape one = {1, s->vocabulary, s->padded, s->dtype, s->spread, s->cap};
+        struct tensor row = tensor_slice(&logits, r, 1);
+        cr_assert_eq(loss[2 * r], 0, "no row has this place");
+        for (int64_t v = 0; places[r] < 0 && v < s->padded; v++)
+            cr_assert(got[r * s->padded + v] == 0, "row %d, column %d", (int)r, (int)v);
+        if (places[r] < 0) continue;
+        struct tensor row_loss = tensor_range(&losses, places[r], 1);
+        verify_losses(c, &one, x + r * s->padded, tokens + places[r], &row_loss);
+        verify_gradient(c, &one, x + r * s->padded, tokens + places[r], scale * weight, &row);
+    }
+}
+
+Test(cross_entropy, rows_of_other_places) {
+    for
+        EACH_SHAPE(s) check_everywhere(placed, &shapes[s]);
 }
 
 /* Each row's gradient is multiplied by its weight, which is any number; its loss is not. */

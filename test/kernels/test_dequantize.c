@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "test/kernels/bench.h"
-#include "test/kernels/check.h"
+#include "test/kernels/stored_weight.h"
 
 struct shape {
     int64_t rows, columns;
@@ -13,40 +13,13 @@ struct shape {
     int64_t offset; /* elements of a larger tensor before out */
 };
 
-static struct tensor in_backend(struct check *c, const struct tensor *host) {
-    struct tensor tensor = *host;
-    if (host->data) tensor.data = check_memory(c, CHECK_READ, host->data, tensor_bytes(host));
-    return tensor;
-}
-
-/* Quantizes random values, in rows of different magnitudes, and returns the matrix on the host. */
-static struct quantized_weight random_weight(struct check *c, const struct shape *s) {
-    struct tensor random = check_normal(c, DTYPE_F32, s->rows, s->columns, 0.02);
-    const double *values = check_read(c, &random);
-    int64_t count = s->rows * s->columns;
-    float *all = (float *)(void *)check_doubles(c, count);
-    for (int64_t i = 0; i < count; i++) all[i] = (float)ldexp(values[i], (int)(i / s->columns % 5));
-    struct arena arena = {0};
-    quantized_weight_take(&arena, s->format, s->rows, s->columns);
-    uintptr_t memory = (uintptr_t)check_doubles(c, (int64_t)(arena.used + ARENA_ALIGNMENT) / 8 + 1);
-    memory = (memory + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
-    arena = (struct arena){(char *)memory, 0, arena.used};
-    struct quantized_weight w = quantized_weight_take(&arena, s->format, s->rows, s->columns);
-    quantized_weight_store(&w, all);
-    return w;
-}
-
 /* The values of the host, rounded once: the same bits. */
 static void dequantize(struct check *c, const void *given) {
     const struct shape *s = given;
-    struct quantized_weight host = random_weight(c, s), in = host;
+    struct quantized_weight host, in = random_weight(c, &host, s->format, s->rows, s->columns);
     struct tensor all = check_output(c, s->out, s->offset + s->rows * s->columns + 3, 0);
     struct tensor range = tensor_range(&all, s->offset, s->rows * s->columns);
     struct tensor out = tensor_view(&range, s->rows, s->columns);
-    in.codes = in_backend(c, &host.codes);
-    in.scales = in_backend(c, &host.scales);
-    in.second_scales = in_backend(c, &host.second_scales);
-    in.mean = in_backend(c, &host.mean);
     CHECK_OP(c, dequantize, .out = &out, .in = &in);
     if (!c->verify) return;
     double *expected = check_doubles(c, in.count), *around = check_read(c, &all);
@@ -69,7 +42,7 @@ Test(dequantize, any_size) {
     static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
     int n = 0;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        for (int format = WEIGHT_NF4; format <= WEIGHT_FP8; format++)
+        for (int format = WEIGHT_NF4; format <= WEIGHT_FP8_BLOCK; format++)
             for (int d = 0; d < 3; d++)
                 check_everywhere(dequantize, &(const struct shape){sizes[i][0], sizes[i][1],
                                                                    (enum weight_format)format,

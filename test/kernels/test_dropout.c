@@ -11,6 +11,7 @@ struct shape {
     enum dtype in, out;
     double probability;
     bool in_place, accumulate, tracks, misaligned;
+    double scale; /* 0: none */
 };
 
 static const struct rounding_key key = {0x12345678, 0x9abcdef0};
@@ -37,13 +38,15 @@ static void body(struct check *c, const void *given) {
     double saved[4096];
     if (c->verify) memcpy(saved, x, (size_t)count * sizeof *saved);
     CHECK_OP(c, dropout, .out = &out, .in = &in, .inputs = inputs, .key = key,
-             .probability = s->probability, .accumulate = s->accumulate, .track_amax = amax);
+             .probability = s->probability, .scale = s->scale, .accumulate = s->accumulate,
+             .track_amax = amax);
     if (!c->verify) return;
     double *expected = check_doubles(c, count);
     for (int64_t i = 0; i < count; i++) {
         struct rounding_key row = rounding_row_key(key, s->first_row + i / s->columns);
         bool dropped = dropout_draw(row, i % s->columns) < dropout_threshold(s->probability);
-        expected[i] = (before ? before[i] : 0) + (dropped ? 0 : saved[i] / (1 - s->probability));
+        const double factor = (s->scale == 0 ? 1 : s->scale) / (1 - s->probability);
+        expected[i] = (before ? before[i] : 0) + (dropped ? 0 : saved[i] * factor);
     }
     check_close(c, "dropout", &out, expected, NULL);
     if (amax) check_amax_covers(c, amax, 0.5f, false, &out);
@@ -52,13 +55,18 @@ static void body(struct check *c, const void *given) {
 /* The factor is rounded to fp32, the product once more, and a sum. */
 Test(dropout, follows_its_draws) {
     static const struct shape shapes[] = {
-        {1, 1, 0, DTYPE_F32, DTYPE_F32, 0.5, false, false, false, false},
-        {7, 33, 5, DTYPE_F32, DTYPE_BF16, 0.1, false, false, true, false},
-        {5, 77, 1, DTYPE_BF16, DTYPE_BF16, 0.3, true, false, false, false},
-        {16, 64, 1ll << 40, DTYPE_F16, DTYPE_F32, 0.9, false, false, true, false},
-        {3, 1030, 9, DTYPE_BF16, DTYPE_F16, 0.25, false, false, false, true},
-        {9, 72, 3, DTYPE_BF16, DTYPE_F32, 0.2, false, true, false, false},
-        {6, 50, 3, DTYPE_F32, DTYPE_BF16, 0.2, false, true, false, false},
+        {1, 1, 0, DTYPE_F32, DTYPE_F32, 0.5, false, false, false, false, 0},
+        {7, 33, 5, DTYPE_F32, DTYPE_BF16, 0.1, false, false, true, false, 0},
+        {5, 77, 1, DTYPE_BF16, DTYPE_BF16, 0.3, true, false, false, false, 0},
+        {16, 64, 1ll << 40, DTYPE_F16, DTYPE_F32, 0.9, false, false, true, false, 0},
+        {3, 1030, 9, DTYPE_BF16, DTYPE_F16, 0.25, false, false, false, true, 0},
+        {9, 72, 3, DTYPE_BF16, DTYPE_F32, 0.2, false, true, false, false, 0},
+        {6, 50, 3, DTYPE_F32, DTYPE_BF16, 0.2, false, true, false, false, 0},
+        {5, 77, 1, DTYPE_F32, DTYPE_BF16, 0.3, false, false, true, false, 0.22},
+        {7, 33, 5, DTYPE_BF16, DTYPE_BF16, 0, true, false, false, false, 0.22},
+        {3, 1030, 0, DTYPE_F32, DTYPE_F16, 0, false, false, true, false, 3},
+        {9, 72, 2, DTYPE_F16, DTYPE_F32, 0, false, true, false, false, 0.3},
+        {2, 50, 2, DTYPE_BF16, DTYPE_F32, 0, false, false, false, true, 0.3},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) check_everywhere(body, &shapes[i]);
 }

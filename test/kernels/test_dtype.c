@@ -223,11 +223,7 @@ Test(dtype, fp32_is_used_in_place) {
     for (int i = 1; i < 5; i++) cr_assert_eq(values[i], (float)i);
 }
 
-Test(dtype, names) {
-    for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
-        cr_expect_eq(dtype_named(dtype_name((enum dtype)dtype)), dtype);
-    cr_expect_eq(dtype_named("fp8"), -1);
-    cr_expect_eq(dtype_named(""), -1);
+Test(dtype, sizes) {
     cr_expect_eq(dtype_size(DTYPE_BF16, 77), 154u);
     cr_expect_eq(dtype_bytes(DTYPE_F32), 4u);
     cr_expect_eq(dtype_bytes(DTYPE_F16), 2u);

@@ -7,38 +7,38 @@ struct shape {
     int64_t batch, length, positions, columns;
     int32_t vocabulary;
     enum dtype table, out;
-    bool restarts;     /* positions are given for each row */
-    float token_scale; /* 0: none */
+    bool restarts; /* positions are given for each row */
+    float token_scale;
 };
 
 static const struct shape shapes[] = {
-    {2, 13, 16, 40, 37, DTYPE_F32, DTYPE_F32, false, 0},
-    {1, 1, 1, 1, 1, DTYPE_F32, DTYPE_F32, false, 0},
-    {3, 77, 77, 72, 50257, DTYPE_F32, DTYPE_F32, false, 0},
-    {2, 13, 16, 1100, 5, DTYPE_F32, DTYPE_BF16, false, 0},
-    {2, 7, 9, 33, 61, DTYPE_BF16, DTYPE_BF16, false, 0},
-    {2, 7, 9, 33, 61, DTYPE_F16, DTYPE_F16, false, 0},
-    {5, 3, 4, 65, 11, DTYPE_F16, DTYPE_F32, false, 0},
+    {2, 13, 16, 40, 37, DTYPE_F32, DTYPE_F32, false, 1},
+    {1, 1, 1, 1, 1, DTYPE_F32, DTYPE_F32, false, 1},
+    {3, 77, 77, 72, 50257, DTYPE_F32, DTYPE_F32, false, 1},
+    {2, 13, 16, 1100, 5, DTYPE_F32, DTYPE_BF16, false, 1},
+    {2, 7, 9, 33, 61, DTYPE_BF16, DTYPE_BF16, false, 1},
+    {2, 7, 9, 33, 61, DTYPE_F16, DTYPE_F16, false, 1},
+    {5, 3, 4, 65, 11, DTYPE_F16, DTYPE_F32, false, 1},
     /* One token everywhere; few tokens over many chunks of rows; token numbers of two and of
      * three bytes. */
-    {20, 11, 11, 24, 1, DTYPE_F32, DTYPE_F32, false, 0},
-    {3, 32, 32, 264, 1, DTYPE_BF16, DTYPE_F32, false, 0},
-    {60, 21, 30, 16, 7, DTYPE_F32, DTYPE_BF16, false, 0},
-    {64, 33, 33, 9, 300, DTYPE_F32, DTYPE_F32, false, 0},
-    {41, 50, 50, 8, 256, DTYPE_F16, DTYPE_F16, false, 0},
-    {9, 64, 64, 8, 70000, DTYPE_F32, DTYPE_F32, false, 0},
-    {1, 40, 64, 2056, 3, DTYPE_BF16, DTYPE_BF16, false, 0},
+    {20, 11, 11, 24, 1, DTYPE_F32, DTYPE_F32, false, 1},
+    {3, 32, 32, 264, 1, DTYPE_BF16, DTYPE_F32, false, 1},
+    {60, 21, 30, 16, 7, DTYPE_F32, DTYPE_BF16, false, 1},
+    {64, 33, 33, 9, 300, DTYPE_F32, DTYPE_F32, false, 1},
+    {41, 50, 50, 8, 256, DTYPE_F16, DTYPE_F16, false, 1},
+    {9, 64, 64, 8, 70000, DTYPE_F32, DTYPE_F32, false, 1},
+    {1, 40, 64, 2056, 3, DTYPE_BF16, DTYPE_BF16, false, 1},
     /* Enough rows for larger chunks of them. */
-    {2050, 33, 33, 1, 257, DTYPE_F32, DTYPE_F32, false, 0},
+    {2050, 33, 33, 1, 257, DTYPE_F32, DTYPE_F32, false, 1},
     /* Embedding without a table of positions. */
-    {2, 77, 0, 72, 331, DTYPE_BF16, DTYPE_F32, false, 0},
-    {3, 13, 0, 41, 61, DTYPE_F32, DTYPE_BF16, false, 0},
+    {2, 77, 0, 72, 331, DTYPE_BF16, DTYPE_F32, false, 1},
+    {3, 13, 0, 41, 61, DTYPE_F32, DTYPE_BF16, false, 1},
     /* Positions of each row: one for all, few, more than sequence_length, and many. */
-    {2, 13, 1, 40, 37, DTYPE_F32, DTYPE_F32, true, 0},
-    {3, 77, 5, 72, 331, DTYPE_BF16, DTYPE_BF16, true, 0},
-    {9, 7, 300, 33, 61, DTYPE_F16, DTYPE_F32, true, 0},
-    {1, 1, 1, 1, 1, DTYPE_F32, DTYPE_F32, true, 0},
-    {64, 33, 70000, 8, 300, DTYPE_F32, DTYPE_BF16, true, 0},
+    {2, 13, 1, 40, 37, DTYPE_F32, DTYPE_F32, true, 1},
+    {3, 77, 5, 72, 331, DTYPE_BF16, DTYPE_BF16, true, 1},
+    {9, 7, 300, 33, 61, DTYPE_F16, DTYPE_F32, true, 1},
+    {1, 1, 1, 1, 1, DTYPE_F32, DTYPE_F32, true, 1},
+    {64, 33, 70000, 8, 300, DTYPE_F32, DTYPE_BF16, true, 1},
     /* Scaled rows of tokens: without positions, with them, and with few tokens over many rows. */
     {2, 77, 0, 72, 331, DTYPE_BF16, DTYPE_F32, false, 25.25f},
     {3, 13, 0, 41, 61, DTYPE_F32, DTYPE_BF16, false, 33.94113f},
@@ -48,10 +48,6 @@ static const struct shape shapes[] = {
     {3, 32, 0, 264, 1, DTYPE_BF16, DTYPE_F32, false, -3.7f},
 };
 #define EACH_SHAPE(s) (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
-
-static double scale_of(const struct shape *s) {
-    return s->token_scale != 0 ? (double)s->token_scale : 1;
-}
 
 /* Positions of rows: NULL for the operation where they repeat with the sequence. */
 struct places {
@@ -86,12 +82,12 @@ static void forward(struct check *c, const void *given) {
     double *sum = check_doubles(c, rows * columns), *size = check_doubles(c, rows * columns);
     for (int64_t i = 0; i < rows * columns; i++) {
         int64_t row = i / columns, column = i % columns;
-        double a = scale_of(s) * token[tokens[row] * columns + column];
+        double a = (double)s->token_scale * token[tokens[row] * columns + column];
         double b = s->positions ? position[places.rows[row] * columns + column] : 0;
         sum[i] = a + b;
         size[i] = fabs(a) + fabs(b);
     }
-    check_close(c, s->token_scale != 0 ? "embedding_scaled" : "embedding_forward", &out, sum, size);
+    check_close(c, s->token_scale != 1 ? "embedding_scaled" : "embedding_forward", &out, sum, size);
 }
 
 Test(embedding, forward) {
@@ -120,10 +116,10 @@ static void forward_split(struct check *c, const void *given) {
     halves.dtype = DTYPE_BF16;
     halves.data = check_memory(c, CHECK_READ, upper, bytes);
     CHECK_OP(c, embedding_forward, .out = &expected, .tokens = place, .token_table = &table,
-             .position_table = &position_table, .sequence_length = s->length);
+             .position_table = &position_table, .sequence_length = s->length, .token_scale = 1);
     CHECK_OP(c, embedding_forward, .out = &out, .tokens = place, .token_table = &halves,
              .token_remainder = check_memory(c, CHECK_READ, remainder, bytes),
-             .position_table = &position_table, .sequence_length = s->length);
+             .position_table = &position_table, .sequence_length = s->length, .token_scale = 1);
     check_equal(c, "split", &out, check_read(c, &expected));
 }
 
@@ -155,8 +151,8 @@ static void backward(struct check *c, const void *given) {
     for (int64_t i = 0; i < rows * columns; i++) {
         int64_t row = i / columns, column = i % columns;
         int64_t t = tokens[row] * columns + column, p = places.rows[row] * columns + column;
-        token[t] += scale_of(s) * d[i];
-        token_size[t] += fabs(scale_of(s) * d[i]);
+        token[t] += (double)s->token_scale * d[i];
+        token_size[t] += fabs((double)s->token_scale * d[i]);
         if (s->positions) position[p] += d[i];
         position_size[p] += fabs(d[i]);
     }
@@ -186,9 +182,9 @@ static void unaligned(struct check *c, const void *given) {
     }
     double *dtoken = check_read(c, &t[4]), *dposition = check_read(c, &t[5]);
     CHECK_OP(c, embedding_forward, .out = &t[0], .tokens = place, .token_table = &t[1],
-             .position_table = &t[2], .sequence_length = length);
+             .position_table = &t[2], .sequence_length = length, .token_scale = 1);
     CHECK_OP(c, embedding_backward, .dtoken_table = &t[4], .dposition_table = &t[5], .dout = &t[3],
-             .tokens = place, .sequence_length = length);
+             .tokens = place, .sequence_length = length, .token_scale = 1);
     if (!c->verify) return;
     double *token = check_read(c, &t[1]), *position = check_read(c, &t[2]);
     double *dout = check_read(c, &t[3]), *out = check_doubles(c, rows * columns);
@@ -217,14 +213,14 @@ static void golden(struct check *c, const void *given) {
     int64_t rows = tensor_rows(&dout), columns = tensor_columns(&dout);
     struct tensor out = check_output(c, DTYPE_F32, rows, columns);
     CHECK_OP(c, embedding_forward, .out = &out, .tokens = tokens, .token_table = &token_table,
-             .position_table = &position_table, .sequence_length = 13);
+             .position_table = &position_table, .sequence_length = 13, .token_scale = 1);
     double *zeros = check_doubles(c, tensor_count(&token_table));
     struct tensor dtoken =
         check_tensor(c, CHECK_WRITE, DTYPE_F32, tensor_rows(&token_table), columns, zeros);
     struct tensor dposition =
         check_tensor(c, CHECK_WRITE, DTYPE_F32, tensor_rows(&position_table), columns, zeros);
     CHECK_OP(c, embedding_backward, .dtoken_table = &dtoken, .dposition_table = &dposition,
-             .dout = &dout, .tokens = tokens, .sequence_length = 13);
+             .dout = &dout, .tokens = tokens, .sequence_length = 13, .token_scale = 1);
     if (!c->verify) return;
     golden_close(c, "golden", &out, "embedding.out", NULL);
     golden_close(c, "golden_sum", &dtoken, "embedding.dtoken_table", NULL);

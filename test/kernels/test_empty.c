@@ -58,7 +58,7 @@ static void codes(struct check *c, const void *given) {
 
 static void records(struct check *c, const void *given) {
     struct step_state *state =
-        check_memory(c, CHECK_WRITE, &(struct step_state){.fp8_zero = 3}, sizeof *state);
+        check_memory(c, CHECK_WRITE, &(struct step_state){.quantized_zero = 3}, sizeof *state);
     const struct step_inputs *inputs =
         check_memory(c, CHECK_READ, &(struct step_inputs){.step = 1}, sizeof *inputs);
     float *none = check_memory(c, CHECK_WRITE, NULL, 0);
@@ -68,7 +68,7 @@ static void records(struct check *c, const void *given) {
              .records = (struct quantize_record *)none, .inputs = inputs, .ranks = 1, .each = 0,
              .count = 0, .length = 4, .margin = 1);
     backend_download(&c->be, &after, state, sizeof after);
-    cr_expect_eq(after.fp8_zero, 0);
+    cr_expect_eq(after.quantized_zero, 0);
 }
 
 static void each_dtype(void (*body)(struct check *c, const void *given)) {

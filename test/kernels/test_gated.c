@@ -9,15 +9,28 @@ struct shape {
     int64_t rows, columns; /* shape of the result */
     enum dtype in, out;
     enum gate_function gate;
+    bool apart; /* gate and up are tensors of their own, and dup lies in dout */
 };
 
 static const struct shape shapes[] = {
-    {1, 1, DTYPE_F32, DTYPE_F32, GATE_SILU},       {77, 200, DTYPE_F32, DTYPE_F32, GATE_SILU},
-    {26, 1536, DTYPE_BF16, DTYPE_BF16, GATE_SILU}, {13, 201, DTYPE_F16, DTYPE_F16, GATE_SILU},
-    {5, 516, DTYPE_F32, DTYPE_BF16, GATE_SILU},    {9, 40, DTYPE_F16, DTYPE_F32, GATE_SILU},
-    {1, 1, DTYPE_F32, DTYPE_F32, GATE_GELU},       {77, 200, DTYPE_F32, DTYPE_F32, GATE_GELU},
-    {26, 1536, DTYPE_BF16, DTYPE_BF16, GATE_GELU}, {13, 201, DTYPE_F16, DTYPE_F16, GATE_GELU},
-    {5, 516, DTYPE_F32, DTYPE_BF16, GATE_GELU},    {9, 40, DTYPE_F16, DTYPE_F32, GATE_GELU},
+    {1, 1, DTYPE_F32, DTYPE_F32, GATE_SILU},
+    {77, 200, DTYPE_F32, DTYPE_F32, GATE_SILU},
+    {26, 1536, DTYPE_BF16, DTYPE_BF16, GATE_SILU},
+    {13, 201, DTYPE_F16, DTYPE_F16, GATE_SILU},
+    {5, 516, DTYPE_F32, DTYPE_BF16, GATE_SILU},
+    {9, 40, DTYPE_F16, DTYPE_F32, GATE_SILU},
+    {1, 1, DTYPE_F32, DTYPE_F32, GATE_GELU},
+    {77, 200, DTYPE_F32, DTYPE_F32, GATE_GELU},
+    {26, 1536, DTYPE_BF16, DTYPE_BF16, GATE_GELU},
+    {13, 201, DTYPE_F16, DTYPE_F16, GATE_GELU},
+    {5, 516, DTYPE_F32, DTYPE_BF16, GATE_GELU},
+    {9, 40, DTYPE_F16, DTYPE_F32, GATE_GELU},
+    {1, 1, DTYPE_F32, DTYPE_F32, GATE_SIGMOID},
+    {13, 201, DTYPE_F16, DTYPE_F16, GATE_SIGMOID},
+    {77, 200, DTYPE_F32, DTYPE_F32, GATE_SIGMOID, true},
+    {26, 1536, DTYPE_BF16, DTYPE_BF16, GATE_SIGMOID, true},
+    {13, 201, DTYPE_F16, DTYPE_F16, GATE_SIGMOID, true},
+    {9, 40, DTYPE_BF16, DTYPE_BF16, GATE_SILU, true},
 };
 #define EACH_SHAPE(s) (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
 
@@ -36,6 +49,8 @@ static struct gate gate_at(enum gate_function function, double x) {
         return (struct gate){reference_gelu(x), reference_gelu_derivative(x), fabs(x),
                              reference_gelu_sensitivity(x)};
     const double p = logistic(x), bell = p * (1 - p);
+    if (function == GATE_SIGMOID) /* 1 - p cancels */
+        return (struct gate){p, bell, p * (1 + fabs(x)), p + bell * (1 + fabs(x))};
     return (struct gate){x * p, p + x * bell, fabs(x * p) * (1 + fabs(x)),
                          (p + fabs(x) * bell + fabs(x) * 0x1p-24) * (1 + fabs(x))};
 }
@@ -53,11 +68,25 @@ static struct tensor make_input(struct check *c, const struct shape *s) {
     return check_tensor(c, CHECK_READ, s->in, s->rows, 2 * s->columns, values);
 }
 
+/* Returns gate or up, of rows gate | up, as a tensor of its own. */
+static struct tensor half_of(struct check *c, const struct shape *s, enum check_use use,
+                             const struct tensor *both, bool up) {
+    const double *values = check_read(c, both);
+    double *half = check_doubles(c, s->rows * s->columns);
+    for (int64_t i = 0; i < s->rows * s->columns; i++)
+        half[i] = values[(2 * (i / s->columns) + up) * s->columns + i % s->columns];
+    return check_tensor(c, use, s->in, s->rows, s->columns, half);
+}
+
 static void forward(struct check *c, const void *given) {
     const struct shape *s = given;
     struct tensor in = make_input(c, s), out = check_output(c, s->out, s->rows, s->columns);
+    struct tensor gates = in, ups = in;
     struct amax *amax = check_amax(c, 0, false);
-    CHECK_OP(c, gated_forward, .out = &out, .gate_up = &in, .gate = s->gate, .track_amax = amax);
+    if (s->apart) gates = half_of(c, s, CHECK_READ, &in, false);
+    if (s->apart) ups = half_of(c, s, CHECK_READ, &in, true);
+    CHECK_OP(c, gated_forward, .out = &out, .gate_up = &gates, .up = s->apart ? &ups : NULL,
+             .gate = s->gate, .track_amax = amax);
     if (!c->verify) return;
     check_amax_covers(c, amax, 0, false, &out);
     int64_t count = s->rows * s->columns;
@@ -101,11 +130,42 @@ static void backward_of(struct check *c, const struct shape *s, bool in_place) {
     check_close(c, kind_of(s), &din, expected, size);
 }
 
+/* The gradient of gate may lie in gate, and that of up in dout. */
+static void backward_apart(struct check *c, const struct shape *s, bool in_place) {
+    const int64_t rows = s->rows, columns = s->columns, count = rows * columns;
+    const enum check_use use = in_place ? CHECK_WRITE : CHECK_READ;
+    struct tensor in = make_input(c, s), up = half_of(c, s, CHECK_READ, &in, true);
+    struct tensor gate = half_of(c, s, use, &in, false);
+    struct tensor random = check_normal(c, s->out, rows, columns, 1.0);
+    double *x = check_read(c, &gate), *ups = check_read(c, &up), *d = check_read(c, &random);
+    struct tensor dout = check_tensor(c, use, s->out, rows, columns, d);
+    struct tensor dgate = in_place ? gate : check_output(c, s->in, rows, columns);
+    struct tensor dup = in_place ? dout : check_output(c, s->in, rows, columns);
+    struct amax *amax = check_amax(c, 0, false);
+    CHECK_OP(c, gated_backward, .dgate_up = &dgate, .dup = &dup, .dout = &dout, .gate_up = &gate,
+             .up = &up, .gate = s->gate, .track_amax = amax);
+    if (!c->verify) return;
+    double *dgates = check_doubles(c, count), *dups = check_doubles(c, count);
+    double *gate_sizes = check_doubles(c, count), *up_sizes = check_doubles(c, count);
+    double largest = 0, *stored = check_read(c, &dup);
+    for (int64_t i = 0; i < count; i++) largest = fmax(largest, fabs(stored[i]));
+    check_amax_covers(c, amax, (float)largest, false, &dgate);
+    for (int64_t i = 0; i < count; i++) {
+        const struct gate g = gate_at(s->gate, x[i]);
+        dgates[i] = d[i] * ups[i] * g.slope, gate_sizes[i] = fabs(d[i] * ups[i]) * g.slope_size;
+        dups[i] = d[i] * g.value, up_sizes[i] = fabs(d[i]) * g.value_size;
+    }
+    check_close(c, kind_of(s), &dgate, dgates, gate_sizes);
+    check_close(c, kind_of(s), &dup, dups, up_sizes);
+}
+
 static void backward(struct check *c, const void *given) {
-    backward_of(c, given, false);
+    const struct shape *s = given;
+    (s->apart ? backward_apart : backward_of)(c, s, false);
 }
 static void backward_in_place(struct check *c, const void *given) {
-    backward_of(c, given, true);
+    const struct shape *s = given;
+    (s->apart ? backward_apart : backward_of)(c, s, true);
 }
 
 Test(gated, backward) {

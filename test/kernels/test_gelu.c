@@ -7,12 +7,16 @@
 struct shape {
     int64_t count;
     enum dtype in, out;
+    bool relu2;
 };
 
 static const struct shape shapes[] = {
-    {1, DTYPE_F32, DTYPE_F32},     {77 * 72, DTYPE_F32, DTYPE_F32}, {5000, DTYPE_BF16, DTYPE_BF16},
-    {5001, DTYPE_F16, DTYPE_F16},  {1025, DTYPE_F32, DTYPE_BF16},   {513, DTYPE_F16, DTYPE_F32},
-    {4099, DTYPE_F32, DTYPE_BF16}, {4096, DTYPE_BF16, DTYPE_F32},   {8192, DTYPE_F16, DTYPE_F16},
+    {1, DTYPE_F32, DTYPE_F32, false},      {77 * 72, DTYPE_F32, DTYPE_F32, false},
+    {5000, DTYPE_BF16, DTYPE_BF16, false}, {5001, DTYPE_F16, DTYPE_F16, false},
+    {1025, DTYPE_F32, DTYPE_BF16, false},  {513, DTYPE_F16, DTYPE_F32, false},
+    {4099, DTYPE_F32, DTYPE_BF16, false},  {4096, DTYPE_BF16, DTYPE_F32, false},
+    {8192, DTYPE_F16, DTYPE_F16, false},   {77 * 72, DTYPE_F32, DTYPE_F32, true},
+    {5001, DTYPE_BF16, DTYPE_BF16, true},  {1025, DTYPE_BF16, DTYPE_F32, true},
 };
 #define EACH_SHAPE(s) (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
 
@@ -28,11 +32,12 @@ static void forward(struct check *c, const void *given) {
     const struct shape *s = given;
     struct tensor in = make_input(c, s), out = check_output(c, s->out, s->count, 0);
     struct amax *amax = check_amax(c, 0, false);
-    CHECK_OP(c, gelu_forward, .out = &out, .in = &in, .track_amax = amax);
+    CHECK_OP(c, gelu_forward, .out = &out, .in = &in, .track_amax = amax, .relu2 = s->relu2);
     if (!c->verify) return;
     check_amax_covers(c, amax, 0, false, &out);
     double *x = check_read(c, &in), *expected = check_doubles(c, s->count);
-    for (int64_t i = 0; i < s->count; i++) expected[i] = reference_gelu(x[i]);
+    for (int64_t i = 0; i < s->count; i++)
+        expected[i] = s->relu2 ? fmax(x[i], 0) * fmax(x[i], 0) : reference_gelu(x[i]);
     check_close(c, "gelu_forward", &out, expected, x);
 }
 
@@ -48,13 +53,14 @@ static void backward_of(struct check *c, const struct shape *s, bool in_place) {
     struct tensor din = in_place ? dout : check_output(c, s->out, s->count, 0);
     double *d = check_read(c, &dout);
     struct amax *amax = in_place ? NULL : check_amax(c, 0, false);
-    CHECK_OP(c, gelu_backward, .din = &din, .dout = &dout, .in = &in, .track_amax = amax);
+    CHECK_OP(c, gelu_backward, .din = &din, .dout = &dout, .in = &in, .track_amax = amax,
+             .relu2 = s->relu2);
     if (!c->verify) return;
     if (amax) check_amax_covers(c, amax, 0, false, &din);
     double *x = check_read(c, &in), *size = check_doubles(c, s->count);
     for (int64_t i = 0; i < s->count; i++) {
-        size[i] = fabs(d[i]) * reference_gelu_sensitivity(x[i]);
-        d[i] *= reference_gelu_derivative(x[i]);
+        size[i] = fabs(d[i]) * (s->relu2 ? 2 * fabs(x[i]) : reference_gelu_sensitivity(x[i]));
+        d[i] *= s->relu2 ? 2 * fmax(x[i], 0) : reference_gelu_derivative(x[i]);
     }
     check_close(c, "gelu_backward", &din, d, size);
 }
@@ -78,6 +84,7 @@ struct matrix {
     int64_t rows, columns;
     enum dtype out, in;
     enum { IN_PLACE, ELSEWHERE } where;
+    bool relu2;
 };
 
 static void backward_sums(struct check *c, const void *given) {
@@ -91,24 +98,27 @@ static void backward_sums(struct check *c, const void *given) {
     double *d = check_read(c, &dout), *before = check_read(c, &sums);
     struct amax *amax = s->rows % 2 ? check_amax(c, 0, false) : NULL;
     CHECK_OP(c, gelu_backward, .din = &din, .dout = &dout, .in = &in, .track_amax = amax,
-             .column_sums = &sums);
+             .column_sums = &sums, .relu2 = s->relu2);
     if (!c->verify) return;
     if (amax) check_amax_covers(c, amax, 0, false, &din);
     double *x = check_read(c, &in), *size = check_doubles(c, s->rows * s->columns);
     for (int64_t i = 0; i < s->rows * s->columns; i++) {
-        size[i] = fabs(d[i]) * reference_gelu_sensitivity(x[i]);
-        d[i] *= reference_gelu_derivative(x[i]);
+        size[i] = fabs(d[i]) * (s->relu2 ? 2 * fabs(x[i]) : reference_gelu_sensitivity(x[i]));
+        d[i] *= s->relu2 ? 2 * fmax(x[i], 0) : reference_gelu_derivative(x[i]);
     }
     check_close(c, "gelu_backward", &din, d, size);
     check_column_sums(c, &sums, before, &din);
 }
 
 Test(gelu, backward_with_column_sums) {
-    static const struct matrix given[] = {
-        {77, 72, DTYPE_BF16, DTYPE_BF16, IN_PLACE}, {300, 264, DTYPE_BF16, DTYPE_BF16, IN_PLACE},
-        {64, 256, DTYPE_F32, DTYPE_F32, IN_PLACE},  {65, 8, DTYPE_F16, DTYPE_F32, IN_PLACE},
-        {33, 37, DTYPE_BF16, DTYPE_BF16, IN_PLACE}, {40, 48, DTYPE_F32, DTYPE_BF16, ELSEWHERE},
-        {1, 520, DTYPE_F32, DTYPE_BF16, IN_PLACE}};
+    static const struct matrix given[] = {{77, 72, DTYPE_BF16, DTYPE_BF16, IN_PLACE, false},
+                                          {300, 264, DTYPE_BF16, DTYPE_BF16, IN_PLACE, false},
+                                          {64, 256, DTYPE_F32, DTYPE_F32, IN_PLACE, false},
+                                          {65, 8, DTYPE_F16, DTYPE_F32, IN_PLACE, false},
+                                          {33, 37, DTYPE_BF16, DTYPE_BF16, IN_PLACE, false},
+                                          {40, 48, DTYPE_F32, DTYPE_BF16, ELSEWHERE, false},
+                                          {1, 520, DTYPE_F32, DTYPE_BF16, IN_PLACE, false},
+                                          {77, 72, DTYPE_BF16, DTYPE_BF16, IN_PLACE, true}};
     for (size_t i = 0; i < sizeof given / sizeof *given; i++)
         check_everywhere(backward_sums, &given[i]);
 }

@@ -201,7 +201,7 @@ static void follows_torchao(struct check *c, const void *given) {
             check_memory(c, CHECK_WRITE, before, sizeof now), DTYPE_F32, 1, {COUNT}};
         struct tensor gradient = {
             check_memory(c, CHECK_READ, gradients, COUNT * 2), DTYPE_BF16, 1, {COUNT}};
-        CHECK_OP(c, adamw, .master = &master, .moment1 = &m.codes[0], .moment2 = &m.codes[1],
+        CHECK_OP(c, update, .master = &master, .moments = {&m.codes[0], &m.codes[1]},
                  .scales = m.scales, .gradients = &gradient,
                  .state = check_memory(c, CHECK_READ, &state, sizeof state),
                  .inputs = check_memory(c, CHECK_READ, &inputs, sizeof inputs), .beta1 = 0.9,
@@ -247,7 +247,7 @@ static void borders_body(struct check *c, const void *given) {
     for (int i = 0; i < COUNT; i++) g[i] = border_gradient(&l[near], near, i);
     struct tensor master = check_sum(c, DTYPE_F32, COUNT, 0);
     struct tensor gradients = check_tensor(c, CHECK_READ, DTYPE_F32, COUNT, 0, g);
-    CHECK_OP(c, adamw, .master = &master, .moment1 = &m.codes[0], .moment2 = &m.codes[1],
+    CHECK_OP(c, update, .master = &master, .moments = {&m.codes[0], &m.codes[1]},
              .scales = m.scales, .gradients = &gradients,
              .state = check_memory(c, CHECK_READ, &state, sizeof state),
              .inputs = check_memory(c, CHECK_READ, &inputs, sizeof inputs), .beta1 = 0, .beta2 = 0,
@@ -269,10 +269,10 @@ Test(moments, adamw_rounds_to_the_nearest_code) {
 }
 
 /* The moment of a rule, in fp64, and its direction. */
-static double rule_step(enum momentum_rule rule, double g, double w, double *m) {
+static double rule_step(enum update_kind kind, double g, double w, double *m) {
     const double before = *m;
-    if (rule == MOMENTUM_SGD) return *m = 0.9 * before + (g + 0.1 * w);
-    if (rule == MOMENTUM_DIRECTION) return *m = 0.9 * before + 0.1 * g;
+    if (kind == UPDATE_SGD) return *m = 0.9 * before + (g + 0.1 * w);
+    if (kind == UPDATE_DIRECTION) return *m = 0.9 * before + 0.1 * g;
     *m = 0.95 * before + 0.05 * g;
     const double sum = 0.9 * before + 0.1 * g;
     return (sum > 0) - (sum < 0);
@@ -280,8 +280,8 @@ static double rule_step(enum momentum_rule rule, double g, double w, double *m) 
 
 /* Values that are written are close to those of fp64, and codes are next to the moment. */
 static void momentum_body(struct check *c, const void *given) {
-    const enum momentum_rule rule = *(const enum momentum_rule *)given;
-    const bool direction = rule == MOMENTUM_DIRECTION;
+    const enum update_kind kind = *(const enum update_kind *)given;
+    const bool direction = kind == UPDATE_DIRECTION;
     const struct step_state state = {.loss_scale = 1, .clip_factor = 1};
     const struct step_inputs inputs = {.lr = 0.01};
     struct moments m = moments_before(c, 2);
@@ -293,8 +293,9 @@ static void momentum_body(struct check *c, const void *given) {
     struct tensor master = check_sum(c, DTYPE_F32, COUNT, 0), out = {0};
     if (direction) out = check_output(c, DTYPE_F32, COUNT, 0);
     double *before = check_read(c, &master), *gradient = check_read(c, &gradients);
-    CHECK_OP(c, momentum, .rule = rule, .master = direction ? NULL : &master, .moment = &m.codes[0],
-             .scales = m.scales, .gradients = &gradients, .direction = direction ? &out : NULL,
+    CHECK_OP(c, update, .kind = kind, .master = direction ? NULL : &master,
+             .moments = {&m.codes[0]}, .scales = m.scales, .gradients = &gradients,
+             .direction = direction ? &out : NULL,
              .state = check_memory(c, CHECK_READ, &state, sizeof state),
              .inputs = check_memory(c, CHECK_READ, &inputs, sizeof inputs), .beta1 = 0.9,
              .beta2 = 0.95, .weight_decay = 0.1, .lr_factor = 1);
@@ -306,8 +307,8 @@ static void momentum_body(struct check *c, const void *given) {
     for (int i = 0; i < COUNT; i++) {
         double value = l.values[abs(codes[0][i] - 127)] * (codes[0][i] < 127 ? -1 : 1);
         double moment = value * (double)scales[0][i / MOMENT_BLOCK], size = fabs(moment);
-        const double d = rule_step(rule, gradient[i], before[i], &moment);
-        const double keep = rule == MOMENTUM_SGD ? 1 : 1 - 0.01 * 0.1;
+        const double d = rule_step(kind, gradient[i], before[i], &moment);
+        const double keep = kind == UPDATE_SGD ? 1 : 1 - 0.01 * 0.1;
         size += fabs(gradient[i]) + fabs(before[i]);
         cr_assert_leq(fabs(now[i] - (direction ? d : keep * before[i] - 0.01 * d)),
                       2 * VALUE_ERROR * size, "element %d: %g", i, now[i]);
@@ -321,8 +322,8 @@ static void momentum_body(struct check *c, const void *given) {
     }
 }
 Test(moments, momentum_rules) {
-    for (int rule = MOMENTUM_SGD; rule <= MOMENTUM_DIRECTION; rule++)
-        check_everywhere(momentum_body, &(const enum momentum_rule){(enum momentum_rule)rule});
+    for (int kind = UPDATE_SGD; kind <= UPDATE_DIRECTION; kind++)
+        check_everywhere(momentum_body, &(const enum update_kind){(enum update_kind)kind});
 }
 
 /* One update, stochastic or not, of elements first .. first + count. */
@@ -337,7 +338,7 @@ static void update_part(struct check *c, const struct tensor *master, const stru
         codes[i] = tensor_range(&m->codes[i], first, count);
         scales.of[i] += first / MOMENT_BLOCK;
     }
-    CHECK_OP(c, adamw, .master = &w, .moment1 = &codes[0], .moment2 = &codes[1], .scales = scales,
+    CHECK_OP(c, update, .master = &w, .moments = {&codes[0], &codes[1]}, .scales = scales,
              .gradients = &g, .state = check_memory(c, CHECK_READ, &state, sizeof state),
              .inputs = check_memory(c, CHECK_READ, &inputs, sizeof inputs), .first = first,
              .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .lr_factor = 1);
@@ -395,7 +396,7 @@ static void skipped_body(struct check *c, const void *given) {
     struct tensor master = check_sum(c, DTYPE_F32, COUNT, 0);
     struct tensor gradients = check_normal(c, DTYPE_F32, COUNT, 0, 1);
     uint8_t codes[COUNT];
-    CHECK_OP(c, adamw, .master = &master, .moment1 = &m.codes[0], .moment2 = &m.codes[1],
+    CHECK_OP(c, update, .master = &master, .moments = {&m.codes[0], &m.codes[1]},
              .scales = m.scales, .gradients = &gradients,
              .state = check_memory(c, CHECK_READ, &state, sizeof state),
              .inputs = check_memory(c, CHECK_READ, &inputs, sizeof inputs), .beta1 = 0.9,
@@ -429,8 +430,8 @@ static size_t time_update(struct bench *b, int variant) {
         scales[i] = arena_tensor(&b->arena, DTYPE_F32, coded ? count / MOMENT_BLOCK : 0, 0);
         if (coded) scaled.of[i] = scales[i].data ? scales[i].data : (float *)&scales;
     }
-    OP(&b->be, adamw, .master = &master, .remainder = split ? remainder.data : NULL,
-       .moment1 = &moments[0], .moment2 = &moments[1], .scales = scaled, .gradients = &gradients,
+    OP(&b->be, update, .master = &master, .remainder = split ? remainder.data : NULL,
+       .moments = {&moments[0], &moments[1]}, .scales = scaled, .gradients = &gradients,
        .state = &(struct step_state){.loss_scale = 1, .clip_factor = 1},
        .inputs = &(struct step_inputs){.lr = 1e-4, .key = {1, 2}}, .beta1 = 0.9, .beta2 = 0.95,
        .epsilon = 1e-8, .weight_decay = 0.1, .lr_factor = 1);

@@ -10,7 +10,7 @@
 enum form { PLAIN, COPY_BF16, COPY_F16, SPLIT };
 
 struct given {
-    enum momentum_rule rule;
+    enum update_kind kind;
     int64_t count;
     enum dtype gradients, direction;
     enum form form;
@@ -35,7 +35,7 @@ static struct tensors make(struct check *c, const struct given *g, int32_t found
         .state = check_memory(c, CHECK_READ, &state, sizeof state),
         .inputs = check_memory(c, CHECK_READ, &inputs, sizeof inputs),
     };
-    bool weights = g->rule != MOMENTUM_DIRECTION, apply = g->rule == MOMENTUM_APPLY;
+    bool weights = g->kind != UPDATE_DIRECTION, apply = g->kind == UPDATE_APPLY;
     enum dtype copy = g->form == COPY_F16 ? DTYPE_F16 : DTYPE_BF16;
     if (weights) t.master = check_sum(c, DTYPE_F32, g->count, 0);
     if (weights && (g->form == COPY_F16 || g->form == COPY_BF16))
@@ -55,9 +55,9 @@ static const struct tensor *optional(const struct tensor *tensor) {
 }
 
 static void run(struct check *c, const struct given *g, const struct tensors *t) {
-    CHECK_OP(c, momentum, .rule = g->rule, .master = optional(&t->master),
+    CHECK_OP(c, update, .kind = g->kind, .master = optional(&t->master),
              .remainder = t->remainder.data, .copy = optional(&t->copy),
-             .moment = optional(&t->moment), .gradients = optional(&t->gradients),
+             .moments = {optional(&t->moment)}, .gradients = optional(&t->gradients),
              .direction = optional(&t->direction), .state = t->state, .inputs = t->inputs,
              .beta1 = BETA1, .beta2 = BETA2, .weight_decay = DECAY, .lr_factor = FACTOR,
              .nesterov = g->nesterov);
@@ -65,17 +65,17 @@ static void run(struct check *c, const struct given *g, const struct tensors *t)
 
 static void verify(struct check *c, const struct given *g, const struct tensors *t) {
     const double lr = (double)LR * (double)FACTOR, b1 = BETA1, b2 = BETA2, decay = DECAY;
-    const bool apply = g->rule == MOMENTUM_APPLY, weights = g->rule != MOMENTUM_DIRECTION;
+    const bool apply = g->kind == UPDATE_APPLY, weights = g->kind != UPDATE_DIRECTION;
     const double *source = check_read(c, apply ? &t->direction : &t->gradients);
     double *directions = check_doubles(c, g->count), *sizes = check_doubles(c, g->count);
     double *m = t->moment_before, *w = t->before, *weight_sizes = check_doubles(c, g->count);
     for (int64_t i = 0; i < g->count; i++) {
         double d = apply ? source[i] : source[i] / (double)LOSS_SCALE * (double)CLIP;
         double size = fabs(d);
-        if (g->rule == MOMENTUM_SGD) d += decay * w[i], size += decay * fabs(w[i]);
-        double rest = g->rule == MOMENTUM_SGD ? 1 : 1 - b1, before = apply ? 0 : m[i];
+        if (g->kind == UPDATE_SGD) d += decay * w[i], size += decay * fabs(w[i]);
+        double rest = g->kind == UPDATE_SGD ? 1 : 1 - b1, before = apply ? 0 : m[i];
         sizes[i] = size + fabs(before);
-        if (g->rule == MOMENTUM_LION) {
+        if (g->kind == UPDATE_LION) {
             double sum = b1 * before + (1 - b1) * d;
             m[i] = b2 * before + (1 - b2) * d;
             d = (sum > 0) - (sum < 0);
@@ -86,7 +86,7 @@ static void verify(struct check *c, const struct given *g, const struct tensors 
         directions[i] = d;
         if (!weights) continue;
         weight_sizes[i] = fabs(w[i]) + lr * fmax(sizes[i], 1);
-        w[i] = (g->rule == MOMENTUM_SGD ? w[i] : w[i] * (1 - lr * decay)) - lr * d;
+        w[i] = (g->kind == UPDATE_SGD ? w[i] : w[i] * (1 - lr * decay)) - lr * d;
     }
     if (!apply) check_close(c, "adamw_moment", &t->moment, m, sizes);
     if (!weights) check_close(c, "adamw_moment", &t->direction, directions, sizes);
@@ -113,7 +113,7 @@ static void body(struct check *c, const void *given) {
 static struct given case_of(int i) {
     static const int64_t counts[] = {1, 77, 513, 20011};
     static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_BF16, DTYPE_F16};
-    return (struct given){.rule = (enum momentum_rule)(i % 4),
+    return (struct given){.kind = (enum update_kind)(UPDATE_SGD + i % 4),
                           .count = counts[i / 4 % 4],
                           .gradients = dtypes[i % 3],
                           .direction = dtypes[i / 4 % 3],
@@ -180,15 +180,15 @@ static void bf16_body(struct check *c, const void *given) {
     const double *now = check_read(c, &lower), *gradients = check_read(c, &t.gradients);
     for (int64_t i = 0; i < g->count; i++) {
         double d = gradients[i] / (double)LOSS_SCALE * (double)CLIP, rest = 1 - (double)BETA2;
-        double m = g->rule == MOMENTUM_LION ? (double)BETA2 * before[i] + rest * d
-                                            : (double)BETA1 * before[i] + (1 - (double)BETA1) * d;
+        double m = g->kind == UPDATE_LION ? (double)BETA2 * before[i] + rest * d
+                                          : (double)BETA1 * before[i] + (1 - (double)BETA1) * d;
         cr_assert_leq(fabs(now[i] - m), fabs(m) * 0x1.01p-7 + 1e-6, "element %d: %g, exactly %g",
                       (int)i, now[i], m);
     }
 }
 Test(momentum, bf16_moments_are_neighbors) {
-    for (int rule = MOMENTUM_LION; rule <= MOMENTUM_DIRECTION; rule++) {
-        const struct given g = {(enum momentum_rule)rule, 1025, DTYPE_F32, DTYPE_BF16, PLAIN, true};
+    for (int kind = UPDATE_LION; kind <= UPDATE_DIRECTION; kind++) {
+        const struct given g = {(enum update_kind)kind, 1025, DTYPE_F32, DTYPE_BF16, PLAIN, true};
         check_everywhere(bf16_body, &g);
     }
 }
@@ -227,6 +227,7 @@ struct sum {
     int64_t rows, columns, out_columns, out_first, a_columns, a_first;
     enum dtype out, a, b;
     bool has_b;
+    int64_t group, out_step, a_step;
 };
 
 static void sum_body(struct check *c, const void *given) {
@@ -236,13 +237,16 @@ static void sum_body(struct check *c, const void *given) {
     double *expected = check_read(c, &out), *size = check_read(c, &out);
     if (s->has_b) b = check_normal(c, s->b, s->rows, s->columns, 1);
     CHECK_OP(c, weighted_sum, .out = &out, .a = &a, .b = optional(&b), .out_first = s->out_first,
-             .a_first = s->a_first, .columns = s->columns, .alpha = 3.4445f, .beta = -4.775f);
+             .a_first = s->a_first, .columns = s->columns, .group = s->group,
+             .out_step = s->out_step, .a_step = s->a_step, .alpha = 3.4445f, .beta = -4.775f);
     if (!c->verify) return;
     const double *x = check_read(c, &a), *y = s->has_b ? check_read(c, &b) : NULL;
     for (int64_t i = 0; i < s->rows * s->columns; i++) {
-        int64_t row = i / s->columns, column = i % s->columns;
-        int64_t at = row * s->out_columns + s->out_first + column;
-        double first = (double)3.4445f * x[row * s->a_columns + s->a_first + column];
+        int64_t row = i / s->columns, width = s->group ? s->group : s->columns;
+        int64_t group = i % s->columns / width, column = i % s->columns % width;
+        int64_t at = row * s->out_columns + s->out_first + group * s->out_step + column;
+        double first =
+            (double)3.4445f * x[row * s->a_columns + s->a_first + group * s->a_step + column];
         double second = y ? (double)-4.775f * y[i] : 0;
         expected[at] = first + second, size[at] = fabs(first) + fabs(second);
     }
@@ -257,6 +261,11 @@ Test(momentum, weighted_sum) {
         {6, 16, 16, 0, 21, 0, DTYPE_F32, DTYPE_F32, DTYPE_F32, false},
         {6, 16, 21, 0, 16, 0, DTYPE_BF16, DTYPE_BF16, DTYPE_F32, true},
         {33, 600, 600, 0, 600, 0, DTYPE_F16, DTYPE_F16, DTYPE_F32, true},
-        {4, 10, 31, 20, 13, 3, DTYPE_F32, DTYPE_F32, DTYPE_F16, true}};
+        {4, 10, 31, 20, 13, 3, DTYPE_F32, DTYPE_F32, DTYPE_F16, true},
+        {16, 64, 64, 0, 160, 16, DTYPE_BF16, DTYPE_BF16, DTYPE_F32, false, 16, 16, 32},
+        {16, 64, 160, 16, 64, 0, DTYPE_BF16, DTYPE_BF16, DTYPE_F32, true, 16, 32, 16},
+        {5, 18, 40, 6, 18, 0, DTYPE_F32, DTYPE_F16, DTYPE_F32, true, 6, 12, 6},
+        {3, 48, 96, 0, 48, 0, DTYPE_BF16, DTYPE_BF16, DTYPE_F32, false, 16, 31, 16},
+        {2, 1200, 2400, 0, 1200, 0, DTYPE_F32, DTYPE_F32, DTYPE_F32, false, 600, 1200, 600}};
     for (size_t i = 0; i < sizeof sums / sizeof *sums; i++) check_everywhere(sum_body, &sums[i]);
 }

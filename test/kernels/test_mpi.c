@@ -133,7 +133,27 @@ static void talk(const struct ranks *ranks, void *argument) {
 }
 
 Test(mpi, broadcast_gather_maximum) {
-    for (int size = 1; size <= 5; size++) world_run(size, one_chunk, true, talk, NULL);
+    for (int size = 1; size <= WORLD_RANKS_MAX; size++)
+        world_run(size, one_chunk, true, talk, NULL);
+}
+
+static void gather_once(const struct ranks *ranks, void *argument) {
+    (void)argument;
+    ranks_barrier(ranks);
+}
+
+/* Each round sends a range of blocks to one rank, in two messages if the range goes past the last
+ * block. The ranges of a round that do so are those of as many ranks as the range has blocks, less
+ * the one that ends with the last. */
+Test(mpi, a_gather_sends_few_messages) {
+    for (int size = 1; size <= WORLD_RANKS_MAX; size++) {
+        int expected = 0;
+        for (int have = 1; have < size; have *= 2)
+            expected += size + (have < size - have ? have : size - have) - 1;
+        world_run(size, one_chunk, true, gather_once, NULL);
+        cr_expect_eq(world.sent, expected, "%d ranks: %d messages, not %d", size, world.sent,
+                     expected);
+    }
 }
 
 /* The k-th message from one rank to another has 1 + 1000 k + from + 10 to bytes; the last one

@@ -339,7 +339,7 @@ enum { RANKS = 3, EACH = 300, TENSORS = 290, LENGTH = 4, AT = 2, STEP = 5 * LENG
 static void history_body(struct check *c, const void *given) {
     static struct quantize_record records[RANKS * EACH];
     static float history[LENGTH * TENSORS], expected[LENGTH * TENSORS], got[TENSORS];
-    const struct step_state zero = {.loss = 3, .fp8_not_finite = 99, .fp8_zero = 99};
+    const struct step_state zero = {.loss = 3, .quantized_not_finite = 99, .quantized_zero = 99};
     bool keeps = *(const bool *)given;
     int32_t not_finite = 0, zeros = 0;
     for (int i = 0; i < RANKS * EACH; i++) {
@@ -359,8 +359,8 @@ static void history_body(struct check *c, const void *given) {
              .ranks = RANKS, .each = EACH, .count = TENSORS, .length = LENGTH, .margin = 4);
     struct step_state after;
     backend_download(&c->be, &after, state, sizeof after);
-    cr_expect_eq(after.fp8_not_finite, not_finite);
-    cr_expect_eq(after.fp8_zero, zeros);
+    cr_expect_eq(after.quantized_not_finite, not_finite);
+    cr_expect_eq(after.quantized_zero, zeros);
     cr_expect_eq(after.loss, 3);
     if (!keeps) return;
     memcpy(expected, history, sizeof expected);

@@ -8,14 +8,27 @@ struct shape {
     int64_t batch, length, columns, size;
     int heads;
     enum dtype dtype;
-    bool odd; /* the rows begin at an odd offset */
+    bool odd;     /* the rows begin at an odd offset */
+    int64_t head; /* size of a head of which only `size` columns are rotated; 0: size */
+    bool neighbours;
+    int queries; /* first heads, which have angles of their own; 0: none */
 };
 
 static const struct shape shapes[] = {
-    {1, 1, 2, 2, 1, DTYPE_F32, false},         {2, 77, 9 * 24, 24, 6, DTYPE_F32, false},
-    {2, 13, 5 * 64, 64, 4, DTYPE_BF16, false}, {1, 26, 3 * 80, 80, 2, DTYPE_F16, false},
-    {3, 9, 4 * 128, 128, 4, DTYPE_BF16, true}, {1, 5, 256 + 7, 256, 1, DTYPE_F16, false},
-    {2, 6, 3 * 6, 6, 3, DTYPE_BF16, false},
+    {1, 1, 2, 2, 1, DTYPE_F32, false, 0, false, 0},
+    {2, 77, 9 * 24, 24, 6, DTYPE_F32, false, 0, false, 0},
+    {2, 13, 5 * 64, 64, 4, DTYPE_BF16, false, 0, false, 0},
+    {1, 26, 3 * 80, 80, 2, DTYPE_F16, false, 0, false, 0},
+    {3, 9, 4 * 128, 128, 4, DTYPE_BF16, true, 0, false, 0},
+    {1, 5, 256 + 7, 256, 1, DTYPE_F16, false, 0, false, 0},
+    {2, 6, 3 * 6, 6, 3, DTYPE_BF16, false, 0, false, 0},
+    {2, 13, 5 * 64, 48, 4, DTYPE_BF16, false, 64, false, 0},
+    {2, 9, 3 * 24, 6, 2, DTYPE_F32, false, 24, false, 0},
+    {2, 13, 5 * 64, 48, 4, DTYPE_BF16, false, 64, true, 0},
+    {2, 9, 3 * 24, 6, 2, DTYPE_F32, false, 24, true, 0},
+    {3, 9, 4 * 128, 128, 4, DTYPE_BF16, true, 0, true, 3},
+    {2, 11, 40, 10, 4, DTYPE_F16, false, 0, true, 1},
+    {2, 13, 5 * 64, 64, 4, DTYPE_F16, false, 0, false, 3},
 };
 
 static void rotate(struct check *c, const struct shape *s, bool inverse, bool given) {
@@ -29,21 +42,29 @@ static void rotate(struct check *c, const struct shape *s, bool inverse, bool gi
         angles[t * s->size + half + j] = (float)sin(angle);
     }
     struct tensor table = check_tensor(c, CHECK_READ, DTYPE_F32, s->length, s->size, angles);
+    double *scaled = check_doubles(c, s->length * s->size);
+    for (int64_t i = 0; i < s->length * s->size; i++)
+        scaled[i] = (float)(angles[i] * (double)(1 + i / s->size % 3));
+    struct tensor queries = check_tensor(c, CHECK_READ, DTYPE_F32, s->length, s->size, scaled);
     struct tensor x = s->odd ? check_misaligned(c, CHECK_WRITE, s->dtype, rows, s->columns)
                              : check_sum(c, s->dtype, rows, s->columns);
     double *expected = check_read(c, &x), *size = check_read(c, &x);
     if (given) device_positions = check_tokens(c, rows, (int32_t)s->length, &positions);
     CHECK_OP(c, rope, .inout = &x, .angles = &table, .positions = device_positions,
-             .sequence_length = s->length, .heads = s->heads, .inverse = inverse);
+             .query_angles = s->queries ? &queries : NULL, .sequence_length = s->length,
+             .heads = s->heads, .query_heads = s->queries, .head_dim = (int)s->head,
+             .inverse = inverse, .neighbours = s->neighbours);
     if (!c->verify) return;
     for (int64_t i = 0; i < rows * s->columns; i++) size[i] = fabs(size[i]);
     for (int64_t i = 0; i < rows * s->heads * half; i++) {
         int64_t row = i / half / s->heads, head = i / half % s->heads, j = i % half;
-        double *low = expected + row * s->columns + head * s->size + j, *high = low + half;
+        double *low = expected + row * s->columns + head * (s->head ? s->head : s->size) +
+                      (s->neighbours ? 2 : 1) * j,
+               *high = low + (s->neighbours ? 1 : half);
         int64_t position = given ? positions[row] : row % s->length;
-        const double *at = angles + position * s->size + j;
+        const double *at = (head < s->queries ? scaled : angles) + position * s->size + j;
         double cosine = at[0], sine = inverse ? -at[half] : at[half], before = *low;
-        double largest = fabs(*low) + fabs(*high);
+        double largest = (fabs(*low) + fabs(*high)) * (head < s->queries ? 3 : 1);
         *low = before * cosine - *high * sine;
         *high = *high * cosine + before * sine;
         size[low - expected] = size[high - expected] = largest;

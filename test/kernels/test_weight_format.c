@@ -52,7 +52,7 @@ static void equals_bitsandbytes(const struct safetensors *file, const char *name
     cr_assert(stored && values);
     dtype_widen(values, stored, DTYPE_BF16, 0, (size_t)count);
     struct quantized_weight w = new_weight(WEIGHT_NF4, rows, columns);
-    quantized_weight_store(&w, values);
+    quantized_weight_store(&w, values, NULL);
     expect_part(file, name, "codes", w.codes.data, (size_t)(count + 1) / 2);
     expect_part(file, name, "scales", w.scales.data, tensor_bytes(&w.scales));
     expect_part(file, name, "second_scales", w.second_scales.data, tensor_bytes(&w.second_scales));
@@ -93,7 +93,7 @@ Test(weight_format, fp8_scales_each_row) {
     static const float values[ROWS][COLUMNS] = {
         {1, -2, 0.5f, 7, 3.3f}, {0}, {1e-6f, -1e-3f, 2e-4f, 0, 1e-9f}};
     struct quantized_weight w = new_weight(WEIGHT_FP8, ROWS, COLUMNS);
-    quantized_weight_store(&w, &values[0][0]);
+    quantized_weight_store(&w, &values[0][0], NULL);
     cr_expect_eq(tensor_count(&w.scales), ROWS);
     for (int row = 0; row < ROWS; row++) {
         float amax = row == 0 ? 7 : row == 1 ? 0 : 1e-3f, factor = amax > 0 ? 448 / amax : 1;

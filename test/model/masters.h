@@ -3,16 +3,16 @@
 
 #include <stdlib.h>
 
-#include "model/core/gpt.h"
+#include "model/core/model.h"
 
 /* To be freed. */
-static inline float *masters_values(const struct gpt *gpt) {
-    float *values = malloc((size_t)gpt->count * sizeof *values);
-    masters_download(&gpt->masters, gpt->be, values, 0, gpt->count);
+static inline float *masters_values(const struct model *model) {
+    float *values = malloc((size_t)model->count * sizeof *values);
+    masters_download(&model->masters, model->be, values, 0, model->count);
     return values;
 }
 
-static inline void masters_put(struct gpt *gpt, const float *values) {
-    masters_upload(&gpt->masters, gpt->be, values, 0, gpt->count);
-    masters_refresh(&gpt->masters, gpt->be);
+static inline void masters_put(struct model *model, const float *values) {
+    masters_upload(&model->masters, model->be, values, 0, model->count);
+    masters_refresh(&model->masters, model->be);
 }

@@ -2,43 +2,66 @@
 #pragma once
 
 #include "data/util/error.h"
-#include "model/core/gpt_initialize.h"
+#include "model/core/model_initialize.h"
 #include "test/model/trainer_fixture.h"
 
-#include "model/core/forward.h"
-#include "model/core/sample.h"
+#include "model/pass/forward.h"
+#include "model/task/sample.h"
 
 enum { TEXT = 100, PROMPT = 5, GIVEN = 70 };
 
 /* Weights large enough that predictions are far from uniform. */
-static inline void sharpen(struct gpt *gpt, float factor) {
-    float *weights = masters_values(gpt);
-    for (int64_t i = 0; i < gpt->count; i++) weights[i] *= factor;
-    masters_put(gpt, weights);
+static inline void sharpen(struct model *model, float factor) {
+    float *weights = masters_values(model);
+    for (int64_t i = 0; i < model->count; i++) weights[i] *= factor;
+    masters_put(model, weights);
     free(weights);
 }
 
-/* A gpt without a trainer, with random weights. plan: plans its passes. */
-static inline void open_planned(struct rig *rig, struct gpt *gpt, enum gpt_use use,
-                                void (*plan)(struct gpt *gpt)) {
+/* Gives the embedding of token 0 one element, the largest of all after a norm. */
+static inline void move_token_zero(struct model *model) {
+    float *weights = masters_values(model);
+    for (int64_t i = 0; i < model->shape.n_embd; i++)
+        weights[model->list[0].offset + i] = i == 3 ? 1e3f : 0;
+    masters_put(model, weights);
+    free(weights);
+}
+
+/* Returns a window that is shorter than the texts: 8 to 29 tokens. */
+static inline int64_t window_of(int family) {
+    const int64_t window = 8 + 7 * (family % 4);
+    cr_assert_lt(window, RIG_LENGTH);
+    return window;
+}
+
+/* Gives a model a window, in every layer or the first alone; 0: its own. */
+static inline void set_window(struct config *config, int family, int64_t window) {
+    if (window == 0) return;
+    config->model.window = window;
+    config->model.window_pattern = family % 2 ? 2 : 0;
+}
+
+/* A model without a trainer, with random weights. plan: plans its passes. */
+static inline void open_planned(struct rig *rig, struct model *model, enum model_purpose purpose,
+                                void (*plan)(struct model *model)) {
     rig_open_backend(rig, test_device(), 1);
-    cr_assert_eq(gpt_open(gpt, &rig->config, &rig->precision, &rig->be, use, &rig->error), 0, "%s",
-                 rig->error.text);
+    cr_assert_eq(model_open(model, &rig->config, &rig->precision, &rig->be, purpose, &rig->error),
+                 0, "%s", rig->error.text);
     backend_plan_begin(&rig->be);
-    plan(gpt);
+    plan(model);
     cr_assert_eq(backend_plan_end(&rig->be, &rig->error), 0, "%s", rig->error.text);
-    cr_assert_eq(gpt_allocate(gpt, &rig->error), 0, "%s", rig->error.text);
-    gpt_initialize(gpt, 3);
-    sharpen(gpt, 8);
+    cr_assert_eq(model_allocate(model, &rig->error), 0, "%s", rig->error.text);
+    model_initialize(model, 3);
+    sharpen(model, 8);
 }
 
 /* The text that --sample prints. */
-static inline void open_sampler(struct rig *rig, struct gpt *gpt) {
-    open_planned(rig, gpt, GPT_SAMPLING, sample_plan);
+static inline void open_sampler(struct rig *rig, struct model *model) {
+    open_planned(rig, model, PURPOSE_SAMPLING, sample_plan);
 }
 
-static inline void close_sampler(struct rig *rig, struct gpt *gpt) {
-    gpt_close(gpt);
+static inline void close_sampler(struct rig *rig, struct model *model) {
+    model_close(model);
     backend_close(&rig->be);
 }
 
@@ -63,7 +86,7 @@ static inline bool collect(void *context, int64_t text, int token) {
 }
 
 /* Returns the length of prompt and continuation. */
-static inline int64_t sample_some(struct gpt *gpt, int32_t *text,
+static inline int64_t sample_some(struct model *model, int32_t *text,
                                   const struct sample_options *options) {
     struct error error = {0};
     struct sample_result result;
@@ -72,13 +95,14 @@ static inline int64_t sample_some(struct gpt *gpt, int32_t *text,
     memcpy(text, options->prompt, (size_t)options->prompt_length * sizeof *text);
     all.emit = collect;
     all.context = &collector;
-    cr_assert_eq(sample_tokens(gpt, &result, &all, &error), 0, "%s", error.text);
+    cr_assert_eq(sample_tokens(model, &result, &all, &error), 0, "%s", error.text);
     bool ended = result.tokens > collector.length - options->prompt_length;
     cr_expect_eq(result.tokens, collector.length - options->prompt_length + ended);
     return collector.length;
 }
 
-static inline void sample(struct gpt *gpt, int32_t *text, const struct sample_options *options) {
+static inline void sample(struct model *model, int32_t *text,
+                          const struct sample_options *options) {
     memset(text, 0x7e, TEXT * sizeof *text);
-    cr_expect_eq(sample_some(gpt, text, options), options->prompt_length + options->tokens);
+    cr_expect_eq(sample_some(model, text, options), options->prompt_length + options->tokens);
 }

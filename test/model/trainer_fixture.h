@@ -1,4 +1,4 @@
-/* Shared by the tests of gpt, sample, trainer and report: a tiny model on tokens made in memory.
+/* Shared by the tests of model, sample, trainer and report: a tiny model on tokens made in memory.
  * Its vocabulary is padded inside; its tokens have a pattern, so that training lowers the loss. */
 #pragma once
 
@@ -16,7 +16,10 @@
 #include "kernels/collectives.h"
 #include "kernels/open/backend_open.h"
 #include "model/config/config_keys.h"
-#include "model/core/trainer.h"
+#include "model/optimize/trainer.h"
+#include "model/pass/forward.h"
+#include "model/task/objective.h"
+#include "model/task/sample.h"
 #include "test/device.h"
 #include "test/model/families.h"
 #include "test/model/masters.h"
@@ -103,11 +106,10 @@ static inline void rig_mask(uint8_t mask[RIG_MASK_BYTES]) {
 }
 
 static inline void rig_open_backend(struct rig *rig, enum device device, int threads) {
-    char note[PRECISION_NOTE_MAX];
     struct backend_options options = {
         .device = device, .threads = threads, .graphs = rig->config.cuda_graphs};
     cr_assert_eq(backend_open(&rig->be, &options, &rig->error), 0, "%s", rig->error.text);
-    cr_assert_eq(precision_resolve(&rig->precision, note, &rig->config, &rig->be, &rig->error), 0,
+    cr_assert_eq(precision_resolve(&rig->precision, NULL, &rig->config, &rig->be, &rig->error), 0,
                  "%s", rig->error.text);
 }
 
@@ -155,6 +157,42 @@ static inline struct step_report rig_steps(struct rig *rig, int count) {
     return report;
 }
 
+/* A batch of these tokens, and these targets unless they are NULL, each [count, length]. */
+static inline struct batch rig_batch(struct backend *be, const int32_t *tokens,
+                                     const int32_t *targets, int64_t count, int64_t length) {
+    struct error failure = {0};
+    struct batch batch;
+    const struct batch_format format = {
+        .batch = count, .length = length, .arrays = BATCH_INPUTS | (targets ? BATCH_TARGETS : 0)};
+    const size_t bytes = (size_t)(count * length) * sizeof *tokens;
+    cr_assert_eq(batch_open(&batch, be, &format, &failure), 0, "%s", failure.text);
+    memcpy(batch.host.tokens, tokens, bytes);
+    if (targets) memcpy(batch.host.targets, targets, bytes);
+    batch_upload(&batch);
+    return batch;
+}
+
+/* Runs a forward pass on the batch of rig_batch, with losses if there are targets. */
+static inline void rig_evaluate(struct model *model, const int32_t *tokens, const int32_t *targets,
+                                int64_t count, int64_t length) {
+    struct batch batch = rig_batch(model->be, tokens, targets, count, length);
+    const struct pass pass = {
+        .model = model, .kind = PASS_EVALUATE, .batch = batch.sent, .rows = count * length};
+    model_forward(&pass);
+    if (targets) objective_loss(&pass);
+    batch_close(&batch);
+}
+
+/* Generates texts with a sampler of its own. */
+static inline int sample_tokens(struct model *model, struct sample_result *result,
+                                const struct sample_options *options, struct error *failure) {
+    struct sampler sampler;
+    if (sampler_open(&sampler, model, options, failure)) return -1;
+    int status = sampler_generate(&sampler, result, failure);
+    sampler_close(&sampler);
+    return status;
+}
+
 /* A copy of backend memory on the host, to be freed. */
 static inline void *rig_copy(struct backend *be, const struct tensor *tensor) {
     void *copy = malloc(tensor_bytes(tensor) + 1);
@@ -180,23 +218,23 @@ static inline void rig_hash(struct sha256 *hash, struct backend *be, const struc
     free(bytes);
 }
 
-static inline void rig_hash_masters(struct sha256 *hash, const struct gpt *gpt) {
-    float *masters = masters_values(gpt);
-    sha256_add(hash, masters, (size_t)gpt->count * sizeof *masters);
+static inline void rig_hash_masters(struct sha256 *hash, const struct model *model) {
+    float *masters = masters_values(model);
+    sha256_add(hash, masters, (size_t)model->count * sizeof *masters);
     free(masters);
 }
 
 static inline void rig_hash_moments(struct sha256 *hash, const struct optimizer *optimizer) {
     for (int moment = 0; moment < 2; moment++) {
-        rig_hash(hash, optimizer->gpt->be, &optimizer->moments[moment]);
-        rig_hash(hash, optimizer->gpt->be, &optimizer->codes[moment]);
-        rig_hash(hash, optimizer->gpt->be, &optimizer->scales[moment]);
+        rig_hash(hash, optimizer->model->be, &optimizer->moments[moment]);
+        rig_hash(hash, optimizer->model->be, &optimizer->codes[moment]);
+        rig_hash(hash, optimizer->model->be, &optimizer->scales[moment]);
     }
 }
 
-static inline void rig_hash_copies(struct sha256 *hash, const struct gpt *gpt) {
-    for (ptrdiff_t i = 0; i < arrlen(gpt->masters.groups); i++)
-        rig_hash(hash, gpt->be, &gpt->masters.groups[i].copy);
+static inline void rig_hash_copies(struct sha256 *hash, const struct model *model) {
+    for (ptrdiff_t i = 0; i < arrlen(model->masters.groups); i++)
+        rig_hash(hash, model->be, &model->masters.groups[i].copy);
 }
 
 struct digest {
@@ -228,10 +266,10 @@ static inline void rig_expect_refused(const struct config *config, bool host_mem
 static inline struct digest rig_digest(struct rig *rig) {
     struct digest digest;
     struct sha256 hash;
-    struct gpt *gpt = &rig->trainer.gpt;
+    struct model *model = &rig->trainer.model;
     sha256_begin(&hash);
-    rig_hash_masters(&hash, gpt);
-    rig_hash_copies(&hash, gpt);
+    rig_hash_masters(&hash, model);
+    rig_hash_copies(&hash, model);
     rig_hash_moments(&hash, &rig->trainer.optimizer);
     sha256_end(digest.hex, &hash);
     return digest;

@@ -28,11 +28,14 @@ runs() { # STATUS COMMAND ...
     "${runner[@]}" "$@" >"$work/said" 2>&1 </dev/null || got=$?
     if [ "$got" -ne "$want" ]; then wrong "status $got instead of $want: $*"; fi
 }
+said() { # TEXT: it was printed, where lines are broken or not
+    sed -z 's/\n    / /g' "$work/said" | grep -F -- "$1" >/dev/null
+}
 says() { # TEXT
-    if ! grep -qF -- "$1" "$work/said"; then wrong "does not say: $1"; fi
+    if ! said "$1"; then wrong "does not say: $1"; fi
 }
 never_says() { # TEXT
-    if grep -qF -- "$1" "$work/said"; then wrong "says: $1"; fi
+    if said "$1"; then wrong "says: $1"; fi
 }
 fits() { # COLUMNS
     if [ "$(wc -L <"$work/said")" -gt "$1" ]; then wrong "a line is longer than $1"; fi

@@ -13,9 +13,11 @@ The first part of a path names the faults, joined by commas, and the rest is a f
                         looks like a hash of the content, but is none); wrong (other bytes of the
                         same number); busy:N (503 for the first N requests of this path);
                         linkedsize:N (announces N bytes as the hub does); token (401 without the
-                        header Authorization: Bearer secret)
+                        header Authorization: Bearer secret); forged (other bytes, with their own
+                        hash as the hub gives it); endless (64 MiB without a length); empty
 
-Every request that is not redirected is a line of FOLDER/log: method, path, range asked for.
+Every request that is not redirected is a line of FOLDER/log: method, path, range asked for, and
+whether it had a token.
 """
 import hashlib
 import http.server
@@ -56,7 +58,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         path = os.path.join(folder, rest)
         if "etag" not in faults or not os.path.isfile(path):
             with open(os.path.join(folder, "log"), "a", encoding="utf-8") as log:
-                log.write(f"{self.command} {self.path} {self.headers.get('Range', '-')}\n")
+                log.write(f"{self.command} {self.path} {self.headers.get('Range', '-')}"
+                          f"{' with a token' if self.headers.get('Authorization') else ''}\n")
         if busy.setdefault(self.path, faults.get("busy", 0)) > 0:
             busy[self.path] -= 1
             return self.send_error(503)
@@ -67,13 +70,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if "nohead" in faults and "etag" not in faults and not body:
             return self.send_error(403)
         with open(path, "rb") as file:
-            content = file.read()
+            content = b"" if "empty" in faults else file.read()
         if "etag" in faults:
             # As the hub does: says the hash, and sends on to where the bytes are.
             self.send_response(302)
             self.announce(faults, content)
             others = ",".join(f for f in self.path.split("/")[1].split(",") if f != "etag")
-            self.send_header("Location", f"/{others},othertag/{rest}")
+            elsewhere = f"http://localhost:{self.server.server_port}" if "forged" in faults else ""
+            self.send_header("Location", f"{elsewhere}/{others},othertag/{rest}")
             self.send_header("Content-Length", "0")
             self.end_headers()
             return None
@@ -82,8 +86,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def give(self, faults, content, body):
         start, size, most = 0, len(content), faults.get("cut", len(content))
         asked = self.headers.get("Range", "")
-        if "wrong" in faults:
+        if "wrong" in faults or "forged" in faults:
             content = bytes(byte ^ 1 for byte in content)
+        if "endless" in faults and body:
+            self.send_response(200)
+            self.end_headers()
+            for _ in range(64):
+                self.wfile.write(bytes(1 << 20))
+            return None
         if "ranges" in faults and asked.startswith("bytes="):
             start = int(asked[6:].split("-")[0])
             if start >= size:
@@ -92,7 +102,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {start}-{size - 1}/{size}")
         else:
             self.send_response(200)
-        self.announce(faults, content)
+        self.announce({**faults, "etag": 0} if "forged" in faults else faults, content)
         self.send_header("Content-Length", str(size - start))
         self.end_headers()
         if body:

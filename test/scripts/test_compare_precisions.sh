@@ -214,7 +214,7 @@ if [ -e "runs/compare-my tiny/runs/bf16/finished" ]; then wrong "it is marked as
 
 test_case "fewer steps than the warm-up has"
 runs 0 "my tiny.json" --no-profile --steps 4
-says "note: optimizer.warmup_steps is 0, a tenth of train.steps"
+says "note: optimizer.warmup_steps is 4, for"
 runs 2 "my tiny.json" --no-profile --steps 10 -- --set nonsense=1
 
 test_case "a precision that diverges is reported"
@@ -230,11 +230,11 @@ runs 0 "my tiny.json" --no-profile --precisions fp32,bf16
 
 test_case "a profile that fails"
 fake_train 'case " $* " in *" --profile "*) echo broken; exit 1;; esac'
-runs 0 "my tiny.json" --precisions fp32,bf16 && says "--profile failed" && says "bf16  pass"
+runs 0 "my tiny" --precisions fp32,bf16 && says "--profile failed" && says "bf16  pass"
 
 test_case "wrong usage"
 runs 2 && says "give a config"
-runs 2 nothing.json && says "no such config"
+runs 2 nothing && says "no such config; tried nothing, nothing.json, "
 runs 2 "my tiny.json" --steps 0
 runs 2 "my tiny.json" --seeds 1.5
 runs 2 "my tiny.json" --precisions "" && says "at least two"

@@ -101,6 +101,17 @@ one 1 ranges,wrong "$sha256" && holds file.wrong && says "instead of $sha256" &&
 test_case "wrong bytes where a hash is announced"
 one 1 ranges,wrong,etag && holds file.wrong && says "its SHA-256 is"
 
+test_case "wrong bytes from another host, which announces their hash"
+one 1 ranges,etag,forged && holds file.wrong && says "instead of $sha256"
+
+test_case "more bytes than announced"
+one 1 endless && holds file.wrong && says "instead of 200000"
+if [ "$(wc -c <file.wrong)" -gt 210000 ]; then wrong "all of them are received"; fi
+one 1 endless,etag && says "instead of 200000"
+
+test_case "an empty file"
+one 1 ranges,empty && says "it is empty" && holds file.wrong
+
 test_case "a size that no shell can compare"
 one 1 ranges,linkedsize:99999999999999999999999 && holds
 says "announces 99999999999999999999999 bytes" && asked 0 '^GET'
@@ -183,6 +194,16 @@ stop_test INT 130 -
 test_case "SIGTERM to the script alone"
 stop_test TERM 143 ""
 
+if command -v flock >/dev/null; then
+    test_case "two downloads into one folder"
+    bash "$work/one.sh" "$host/ranges,stall:90000/file" file >/dev/null 2>&1 &
+    first=$!
+    wait_until test -s file.part
+    { wait_until grep -q waiting "$work/said" && kill "$first"; } &
+    one 0 ranges && says "waiting for another download into ." && is_whole && holds file
+    wait "$first" $! || true
+fi
+
 # ---- the programs
 
 get_data=$root/scripts/get_data.sh get_model=$root/scripts/get_model.sh
@@ -206,6 +227,11 @@ holds "a b/fineweb-edu/edu_fineweb_train_000001.bin" \
     "a b/tinystories/TinyStoriesV2-GPT4-train.txt" "a b/tinystories/TinyStoriesV2-GPT4-valid.txt"
 shard=edu_fineweb_train_000002.bin
 is_whole "a b/fineweb-edu/$shard" "${fineweb#*/}/$shard"
+
+test_case "get_data.sh prints commands that are safe to copy"
+runs 0 "$get_data" fineweb-edu tinystories --out "it's \$(false)"
+says "--set 'data.train=it'\\''s \$(false)/fineweb-edu/edu_fineweb_train_*.bin'"
+says "./prepare --tokenizer 'it'\\''s \$(false)/gpt2' --val-fraction 0"
 
 test_case "get_data.sh knows tinyshakespeare"
 runs 1 "$get_data" tinyshakespeare && holds datasets/tinyshakespeare/input.txt.wrong
@@ -279,7 +305,7 @@ hub_has some/big config.json tokenizer.json model.safetensors.index.json \
 index=$work/served/$hub/model.safetensors.index.json
 cat >"$index" <<'INDEX'
 {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors",
-                "c": "model-00001-of-00002.safetensors", "d": "../../d.safetensors"}}
+                "c": "model-00001-of-00002.safetensors"}}
 INDEX
 test_case "get_model.sh and shards"
 runs 0 "$get_model" some/big x && holds x/config.json x/model-0000{1,2}-of-00002.safetensors \
@@ -287,6 +313,15 @@ runs 0 "$get_model" some/big x && holds x/config.json x/model-0000{1,2}-of-00002
 rm "$work/served/$hub/model-00002-of-00002.safetensors"
 test_case "get_model.sh and a shard that is not there"
 runs 1 "$get_model" some/big x && says "model-00002-of-00002.safetensors: the server does not"
+test_case "get_model.sh and shards outside of the folder"
+for shard in ../../d /etc/d sub/d 'a b' 'a[2J'; do
+    printf '{"weight_map": {"a": "model-00001-of-00002.safetensors", "d": "%b.safetensors"}}\n' \
+        "$shard" >"$index"
+    runs 1 "$get_model" some/big x-outside && says "its index names" && says "no plain file name"
+    if LC_ALL=C grep -q '[^ -~]' "$work/said"; then wrong "control characters"; fi
+done
+says "a?[2J.safetensors" && holds x-outside/config.json \
+    x-outside/model.safetensors.index.json x-outside/tokenizer.json
 
 test_case "get_model.sh and other models"
 hub_has some/old config.json pytorch_model.bin
@@ -300,13 +335,64 @@ says "scripts/get_model.sh some/gpt" && says "--set model.init_from=datasets/gpt
 holds x/config.json x/model.safetensors y/adapter_config.json y/adapter_model.safetensors
 runs 1 "$get_model" some/nothing && says "HTTP 404"
 
+test_case "get_model.sh prints commands that are safe to copy"
+while IFS= read -r base; do
+    printf '{"base_model_name_or_path": "%s"}\n' "$base" >"$work/served/$hub/adapter_config.json"
+    runs 0 "$get_model" some/lora "a b\$(false)"
+    says "scripts/get_model.sh ORG/BASE " && says "--set model.init_from=datasets/BASE"
+    says "--set adapter.init_from='a b\$(false)'"
+    if LC_ALL=C grep -q '[^ -~]' "$work/said"; then wrong "control characters"; fi
+done <<'BASES'
+some/gpt; touch pwned
+some/`touch pwned`
+$(touch pwned)/gpt
+--revision/x
+some/..
+some/gpt pwned
+../gpt
+/home/me/gpt
+BASES
+printf '{"base_model_name_or_path": "some/\033[2J\nx"}\n' >"$work/served/$hub/adapter_config.json"
+runs 0 "$get_model" some/lora z && says "ORG/BASE"
+if LC_ALL=C grep -q '[^ -~]' "$work/said"; then wrong "control characters"; fi
+
+test_case "get_model.sh when nothing is to be had"
+for list in '<html>please log in</html>' '{"error": "no"}' '{"sha": "0", "siblings": []}'; do
+    echo "$list" >"$work/served/api/models/some/lora/revision/main"
+    runs 1 "$get_model" some/lora x --tokenizer && says "lists no files"
+    runs 1 "$get_model" some/lora x && says "lists no files" && holds
+done
+hub_has some/spm config.json model.safetensors tokenizer.model
+runs 1 "$get_model" some/spm x --tokenizer && says "has no tokenizer" && holds
+hub_has some/big config.json tokenizer.json model.safetensors.index.json
+runs 1 "$get_model" some/big x && says "names no weights"
+
 test_case "get_model.sh and terms that must be accepted"
 hub_has some/gated config.json tokenizer.json model.safetensors
 runs 1 env HF_ENDPOINT="$host/ranges,etag,token" "$get_model" some/gated
 says "terms must be accepted at" && says "HF_TOKEN" && holds
 runs 0 env HF_TOKEN=secret HF_ENDPOINT="$host/ranges,etag,token" "$get_model" some/gated x
 holds x/config.json x/model.safetensors x/tokenizer.json
-unset HF_ENDPOINT
+asked 1 'GET .*/model.safetensors - with a token'
+
+test_case "HF_TOKEN goes to the Hub alone"
+export HF_TOKEN=secret
+runs 0 env -u HF_ENDPOINT MANTISSA_MIRROR="$host/ranges" "$get_model" some/gated x
+says "HF_TOKEN is not sent to $host" && asked 0 'with a token' && asked 3 '^GET .*/resolve/'
+# shellcheck disable=SC2016 # the stand-in for curl expands it
+mkdir bin && printf '#!/bin/sh\necho "$*" >>arguments\nexit 60\n' >bin/curl && chmod +x bin/curl
+for hub in http://hub.invalid http://127.0.0.1.hub.invalid http://localhost.invalid:80/x \
+    http://127.0.0.1@hub.invalid; do
+    runs 1 env HF_ENDPOINT=$hub PATH="$PWD/bin:$PATH" "$get_model" some/gated y
+    says "HF_TOKEN is not sent to $hub"
+done
+if grep -q -e "--header" arguments; then wrong "$(cat arguments)"; fi
+for hub in https://hub.invalid "" http://localhost:80 'http://[::1]'; do
+    : >arguments
+    runs 1 env HF_ENDPOINT="$hub" PATH="$PWD/bin:$PATH" "$get_model" some/gated y
+    if ! grep -q -e "--header @" arguments; then wrong "no token for $hub"; fi
+done
+unset HF_ENDPOINT HF_TOKEN
 export MANTISSA_MIRROR=$host/ranges,etag
 
 # A copy of get_eval.sh accepts a HellaSwag and an archive of ARC made here.

@@ -153,7 +153,7 @@ def row(step, loss="1.5"):
 def test_table(run):
     wanted = [row(1), row(2), row(3, "1.25"), row(4), {"step": "4", "val_loss": "2"}]
     expect("followed rows", follow(run, "csv", run.rows), wanted)
-    run.write("metrics.jsonl", '{"step": 1, "skipped": true, "time": 1.25, "new": 1}\n')
+    run.write("metrics.jsonl", """{"step": 1, "skipped": true, "time": 1.25, "a 'b": 1}\n""")
     expect("status of csv", run.send(to="csv")[:2], (0, ""))
     expect("one row", run.rows(), [{"step": "1", "skipped": "1", "time": "1.25"}])
     os.remove(os.path.join(run.folder, "metrics.csv"))
@@ -165,23 +165,21 @@ def test_table(run):
         expect("what the link names", file.read(), "kept")
 
 
-def test_pairs(run):
-    """Values of pairs of answers pass, also one that is null; other runs have no such columns."""
-    lines = '{"step": 1, "loss": 1.5, "rewards_margins": 0.5, "logps_chosen": -3, "kl": null}\n'
-    lines += '{"step": 1, "val_loss": 2, "val_rewards_accuracies": 0.75, "val_kl": 0}\n'
+def test_figures(run):
+    """Figures of an objective pass, also one that is null and one with a new name."""
+    lines = '{"step": 1, "loss": 1.5, "rewards_margins": 0.5, "logps_chosen": -3, "kl": null, '
+    lines += '"entropy": 2}\n{"step": 1, "val_loss": 2, "val_rewards_margins": 0.75, "val_kl": 0}\n'
     run.write("metrics.jsonl", lines)
-    run.write("config.json", '{"train": {"steps": 4, "objective": "dpo"}}')
-    sent = [{"step": 1, "train/loss": 1.5, "rewards/margins": 0.5, "logps/chosen": -3}]
-    sent.append({"step": 1, "validation/loss": 2, "validation/rewards_accuracies": 0.75,
+    sent = [{"step": 1, "train/loss": 1.5, "rewards/margins": 0.5, "logps/chosen": -3,
+             "train/entropy": 2}]
+    sent.append({"step": 1, "validation/loss": 2, "validation/rewards_margins": 0.75,
                  "validation/kl": 0})
     expect("points of pairs", points(run.send()[2]), sent)
     expect("status of csv", run.send(to="csv")[:2], (0, ""))
-    rows = [{"step": "1", "loss": "1.5", "rewards_margins": "0.5", "logps_chosen": "-3"}]
-    rows.append({"step": "1", "val_loss": "2", "val_rewards_accuracies": "0.75", "val_kl": "0"})
-    expect("rows of pairs", run.rows(), rows)
-    run.write("config.json", '{"train": {"steps": 4, "objective": "language"}}')
-    expect("status of other csv", run.send(to="csv")[:2], (0, ""))
-    expect("other rows", run.rows(), [{"step": "1", "loss": "1.5"}, {"step": "1", "val_loss": "2"}])
+    rows = [{"step": "1", "loss": "1.5", "rewards_margins": "0.5", "logps_chosen": "-3",
+             "entropy": "2"}]
+    rows.append({"step": "1", "val_loss": "2", "val_rewards_margins": "0.75", "val_kl": "0"})
+    expect("rows of figures", run.rows(), rows)
 
 
 def test_refusals(run):
@@ -252,7 +250,7 @@ def test_real_wandb(run):
     expect("files to sync", [name for name in files if name.endswith(".wandb")] != [], True)
 
 
-tests = [test_once, test_follow, test_table, test_pairs, test_refusals]
+tests = [test_once, test_follow, test_table, test_figures, test_refusals]
 for package, test in (("tensorboard", test_real_tensorboard), ("wandb", test_real_wandb)):
     if importlib.util.find_spec(package):
         tests.append(test)

@@ -42,6 +42,10 @@ rehearse 0 "build tests numbers bench autotune against brim kill save graphs" ""
 if ! grep -qE '^step in bf16, tokens/s +[0-9.]+ +[0-9.]+ +[0-9.]+' "$folder/out/table.txt"; then
     wrong "no step beside the other checkout"
 fi
+if ! grep -qE '^32 x 96 x 32 bf16 x bf16 nn to bf16 bias +1 +[0-9.]+ +-?[0-9.]+( +[0-9.]+){4}$' "$folder/out/table.txt" ||
+    ! grep -qE '^all +15 +[0-9.]+ +-?[0-9.]+ +[0-9.]+$' "$folder/out/table.txt"; then
+    wrong "no table of products"
+fi
 for call in cudaMalloc:5 launch:9 cublasLtCreate:1; do
     CUDA_EMULATOR_FAIL=$call rehearse 1 build brim --parts brim
 done
@@ -53,7 +57,7 @@ processes_left() { ps -o pid=,stat= -s "$1" | awk '$2 !~ /^Z/ { print $1 }'; }
 # A machine that is taken away leaves the archive, whenever that happens; a signal stops every part.
 for case in KILL:build KILL:tests KILL:bench TERM:tests INT:tests; do
     signal=${case%:*} part=${case#*:}
-    rm -rf "$folder/out" "$folder/out.tar.gz"
+    rm -rf "$folder/out" "$folder/out.tar.gz" "$folder/said" # of the case before
     # Background jobs of a script ignore SIGINT; Python restores what a terminal would give.
     python3 -c 'import os, signal, sys
 signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -3,7 +3,7 @@
 # program.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-folder=$(mktemp -d)/"a folder"
+folder=$(mktemp -d)/"a %d folder"
 mkdir "$folder"
 trap 'rm -rf "${folder%/*}"' EXIT
 fail() { echo "test_install.sh: $*" >&2; exit 1; }
@@ -26,6 +26,11 @@ done
 grep -q 'training quickstart' "$folder/plan" || fail "no plan"
 if "$bin/mantissa-train" 2>"$folder/error"; then fail "nothing to do is no error"; fi
 grep -q 'mantissa-train --help' "$folder/error" || fail "the message names another program"
+"$bin/mantissa-train" --sample a --from nothing 2>"$folder/error" && fail "there is no such model"
+script=$(sed -z 's/\n    / /g' "$folder/error" | sed -n 's/^  fetch it: \(.*get_model.sh\) .*/\1/p')
+[ -x "$script" ] || fail "the message names no script: $(cat "$folder/error")"
+"$bin/mantissa-train" --sample a --from scripts/nothing 2>"$folder/error" && fail "no such model"
+grep -q 'there is no scripts/nothing ' "$folder/error" || fail "the message names another path"
 cd - >/dev/null
 "${MAKE:-make}" -s uninstall DESTDIR="$folder" PREFIX=/opt "$@" >/dev/null
 [ -z "$(find "$folder/opt" ! -type d)" ] || fail "uninstall leaves $(find "$folder/opt" ! -type d)"

@@ -8,12 +8,12 @@ tree=$work/tree
 
 build() { # modules with one allowed include each
     rm -rf "$tree"
-    mkdir -p "$tree"/{data/util,kernels/{cpu,cuda},model/{core,io,cli,lab/audit}}
+    mkdir -p "$tree"/{data/util,kernels/{cpu,cuda/update},model/{core,pass,io,cli,lab/audit}}
     touch "$tree/train.c"
     echo '#include "data/util/error.h"' >"$tree/kernels/tensor.h"
-    echo '#include "kernels/tensor.h"' >"$tree/kernels/cpu/adamw.c"
-    echo '#include "kernels/tensor.h"' >"$tree/model/core/gpt.h"
-    echo '#include "model/core/gpt.h"' >"$tree/model/io/checkpoint.c"
+    echo '#include "kernels/tensor.h"' >"$tree/kernels/cpu/update.c"
+    echo '#include "kernels/tensor.h"' >"$tree/model/core/model.h"
+    echo '#include "model/core/model.h"' >"$tree/model/io/checkpoint.c"
 }
 
 expect() { # STATUS TEXT: expected result of the check on the current tree
@@ -30,20 +30,21 @@ plant() { # FILE HEADER TEXT
 
 build
 expect 0 ""
-plant model/core/gpt.c kernels/cuda/cuda.h "model/core/gpt.c includes kernels/cuda/cuda.h"
-plant model/core/gpt.c kernels/cpu/cpu.h "model/core/ may not include kernels/cpu/"
-plant kernels/cuda/adamw.cu kernels/cpu/cpu.h "kernels/cuda/ may not include kernels/cpu/"
+plant model/core/model.c kernels/cuda/cuda.h "model/core/model.c includes kernels/cuda/cuda.h"
+plant model/core/model.c kernels/cpu/cpu.h "model/core/ may not include kernels/cpu/"
+plant kernels/cuda/update/update.cu kernels/cpu/cpu.h "kernels/cuda/update/ may not include kernels/cpu/"
 plant data/util/error.c kernels/tensor.h "data/util/ may not include kernels/"
-plant model/core/gpt.c model/io/checkpoint.h "model/core/ may not include model/io/"
+plant model/core/model.c model/io/checkpoint.h "model/core/ may not include model/io/"
+plant model/pass/pass.h model/task/objective.h "model/pass/ may not include model/task/"
 plant model/cli/run.c model/lab/audit/audit.h "model/cli/ may not include model/lab/audit/"
-plant model/lab/audit/audit.c model/cli/report.h "model/lab/audit/ may not include model/cli/"
+plant model/lab/audit/audit.c model/choices/choices.h "model/lab/audit/ may not include model/choices/"
 plant kernels/tensor.h kernels/cuda/cuda.h "kernels/ may not include kernels/cuda/"
 build
 mkdir -p "$tree/model/new"
-echo '#include "model/core/gpt.h"' >"$tree/model/new/new.c"
+echo '#include "model/core/model.h"' >"$tree/model/new/new.c"
 expect 1 "a module that is not in the plan: model/new"
 build
-echo '#include "model/core/trainer.h"' >"$tree/model/core/gpt.c"
-echo '#include "model/core/gpt.h"' >"$tree/model/core/trainer.h"
+echo '#include "model/core/masters.h"' >"$tree/model/core/model.c"
+echo '#include "model/core/model.h"' >"$tree/model/core/masters.h"
 expect 1 "circle"
 finish check_layers.sh

@@ -7,6 +7,7 @@ README.md. Before that, faults planted in a small sample must be found.
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,11 +17,12 @@ BUILT = (".git/", "build/", "runs/", "datasets/")
 
 
 def project_files(root):
-    """Files of git and new ones; without git, all that were not built."""
-    listed = subprocess.run(["git", "-C", root, "ls-files", "-z", "--cached", "--others",
-                             "--exclude-standard"], capture_output=True, text=True, check=False)
-    names = listed.stdout.split("\0")[:-1] if (root / ".git").exists() else [
-        path.relative_to(root).as_posix() for path in root.rglob("*")]
+    """Files of git and new ones; without git or where it refuses, all that were not built."""
+    names = [path.relative_to(root).as_posix() for path in root.rglob("*")]
+    if (root / ".git").exists() and shutil.which("git"):
+        listed = subprocess.run(["git", "-C", root, "ls-files", "-z", "--cached", "--others",
+                                 "--exclude-standard"], capture_output=True, text=True, check=False)
+        names = listed.stdout.split("\0")[:-1] if listed.returncode == 0 else names
     return sorted(name for name in names if (root / name).is_file() and not name.startswith(BUILT))
 
 

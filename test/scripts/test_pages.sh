@@ -102,11 +102,29 @@ page=$work/page.html
 check_text "$page"
 if [ -n "$browser" ]; then check_page "$page"; else echo "no chromium: the page is only read"; fi
 echo '{"groups": 1}' >"$work/bad.json"
-for file in "$work/bad.json" "$work/none.json" "$work/tiny.json" "$page"; do
-    if "$python" scripts/report.py "$file" --out "$work/bad.html" 2>"$work/log" || [ -e "$work/bad.html" ] ||
+mkfifo "$work/pipe.json"
+for file in "$work/bad.json" "$work/none.json" "$work/tiny.json" "$work/pipe.json" "$page"; do
+    if timeout 60 "$python" scripts/report.py "$file" --out "$work/bad.html" 2>"$work/log" || [ -e "$work/bad.html" ] ||
         ! grep -q '^report.py: ' "$work/log"; then
         wrong "$file" "gives no message"
     fi
 done
+
+# A page is written beside the first report, also without any format, and says so.
+"$python" - "$work/audit/audit.json" "$work/no formats.json" <<'PYTHON'
+import json, sys
+report = json.load(open(sys.argv[1]))
+report["formats"] = {}
+json.dump(report, open(sys.argv[2], "w"))
+PYTHON
+"$python" scripts/report.py "$work/no formats.json" >"$work/log" 2>&1 || wrong "no formats" "$(cat "$work/log")"
+if [ "$(cat "$work/log")" != "written: $work/report.html" ] || ! [ -s "$work/report.html" ]; then
+    wrong report.html "is not said to be written"
+fi
+PYTHONPATH=scripts PYTHONDONTWRITEBYTECODE=1 "$python" -c '
+from report_page import CHANGE, number
+found = [*map(CHANGE, (-0.0001, 0, 0.0004, -0.0006, 0.5)), number(1, " %")(-0.04)]
+assert found == ["0.000 %", "+0.000 %", "+0.000 %", "-0.001 %", "+0.500 %", "0.0 %"], found' ||
+    wrong "a change that rounds to -0" "has a sign"
 echo "pages: $failed failures"
 [ $failed -eq 0 ]

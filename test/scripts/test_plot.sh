@@ -31,11 +31,11 @@ run() {
             printf "{\"step\": %d, \"tokens\": %d, \"loss\": %.9g, \"lr\": %.9g, ", i, i * 512,
                    loss * (0.25 + 0.75 * exp(-5 * (i - 1) / steps)), 1e-3 * i / steps
             printf "\"grad_norm\": %s, \"loss_scale\": %.9g, \"skipped\": %s, ",
-                   skipped ? "null" : "1.5", scale, skipped ? "true" : "false"
+                   skipped ? "null" : 1.5 + i % 2, scale, skipped ? "true" : "false"
             if (not_finite != "")
                 printf "\"fp8_not_finite\": %d, \"fp8_zero\": 0, ", i % 5 ? 0 : not_finite
-            printf "\"step_ms\": 12.5, \"tokens_per_s\": %d, \"memory_bytes\": 1000000}\n", 40960
-            if (i % 10 == 0) printf "{\"step\": %d, \"val_loss\": %.9g}\n", i, loss / 3
+            printf "\"step_ms\": 12.5, \"tokens_per_s\": %d, \"memory_bytes\": 1000000}\n", 40960 + i
+            if (i % 10 == 0) printf "{\"step\": %d, \"val_loss\": %.9g}\n", i, loss / 3 + 1 / i
         }
     }' >"$1/metrics.jsonl"
 }
@@ -79,30 +79,45 @@ runs 0 "$plot" one --metric lr,loss && says "learning rate" && says "validation"
 runs 0 "$plot" --metric all one && says "learning rate" && says "loss scale"
 runs 0 "$plot" --metric lr --metric grad_norm one && says "learning rate" && says "gradient norm"
 
-test_case "values of pairs of answers, with those of validations"
+test_case "figures of an objective, with those of validations"
 mkdir -p pairs
 for ((i = 1; i <= 20; i++)); do
     kl=null && if ((i % 2)); then kl=0.5; fi
-    echo "{\"step\": $i, \"loss\": 0.6, \"rewards_margins\": 0.0$i, \"kl\": $kl}"
+    echo "{\"step\": $i, \"loss\": 0.6, \"rewards_margins\": 0.0$i, \"kl\": $kl, \"a'b\": $i}"
     if ((i % 5 == 0)); then echo "{\"step\": $i, \"val_loss\": 0.7, \"val_rewards_margins\": 0.1}"; fi
 done >pairs/metrics.jsonl
-runs 0 "$plot" pairs --metric rewards_margins && says "margin of the rewards" && fits 80
+runs 0 "$plot" pairs --metric rewards_margins && says "rewards margins" && fits 80
 says "V  validation"
-runs 0 "$plot" pairs --metric val_rewards_margins && says "margin of the rewards, validation"
-runs 0 "$plot" pairs --metric kl --svg pairs.svg && count 1 "KL from the reference" pairs.svg
-runs 0 "$plot" pairs --svg pairs.svg && count 1 ">margin of the rewards<" pairs.svg
+runs 0 "$plot" pairs --metric val_rewards_margins && says "rewards margins, validation"
+runs 0 "$plot" pairs --metric kl --svg pairs.svg && count 1 ">kl<" pairs.svg
+runs 0 "$plot" pairs --svg pairs.svg && count 1 ">rewards margins<" pairs.svg && count 0 "a'b" pairs.svg
 
 test_case "no chart of a loss scale that is always 1"
 run one 30
 runs 0 "$plot" one --metric all && never_says "loss scale" && says "tokens per second"
 runs 0 "$plot" one --metric loss_scale && says "2^0"
 
-test_case "roundings of fp8, where something happened"
+test_case "quantizations, where something happened"
 run eight 30 8 1 3 && run quiet 30 8 1 0
-runs 0 "$plot" eight --metric all && says "fp8 roundings of infinity or NaN" && fits 80
+runs 0 "$plot" eight --metric all && says "quantizations of infinity or NaN" && fits 80
 never_says "only zeros"
 runs 0 "$plot" quiet --metric all && never_says "fp8"
-runs 0 "$plot" quiet --metric fp8_zero && says "fp8 roundings of only zeros"
+runs 0 "$plot" quiet --metric fp8_zero && says "quantizations of only zeros"
+
+test_case "no chart of other values that never change"
+for ((i = 1; i <= 20; i++)); do
+    echo "{\"step\": $i, \"loss\": 0.$i, \"lr\": 1e-4, \"rewards_accuracies\": 1}"
+done >constant.jsonl
+echo '{"step": 20, "val_loss": 0.5, "val_rewards_accuracies": 0.75}' >>constant.jsonl
+runs 0 "$plot" constant.jsonl --svg constant.svg
+count 1 ">loss<" constant.svg && count 0 ">learning" constant.svg
+says "left out, since constant: val_loss (0.5) lr (0.0001) rewards_accuracies (1)"
+says "val_rewards_accuracies (0.75)"
+sed 's/1e-4/1e-5/' constant.jsonl >other.jsonl
+runs 0 "$plot" constant.jsonl other.jsonl --metric all && says "learning rate" && never_says "(1e-05)"
+runs 0 "$plot" constant.jsonl --metric lr && says "learning rate" && never_says "left out"
+head -1 constant.jsonl >first.jsonl
+runs 0 "$plot" first.jsonl --metric all && says "learning rate" && never_says "left out"
 
 # ---- contents of image files
 
@@ -164,9 +179,11 @@ runs 0 "$plot" one --metric lr,val_loss && says "no finite value of val_loss" &&
 echo '{"step": 1, "tokens": 8, "loss": null, "lr": null}' >empty/metrics.jsonl
 runs 1 "$plot" empty && says "no finite value of loss"
 
+runs 1 "$plot" one --metric los && says "no finite value of los"
+
 test_case "wrong usage"
 run one 5
-for wrong_usage in "" "--nothing one" "one --metric" "one --metric los" "one --metric ," \
+for wrong_usage in "" "--nothing one" "one --metric" "one --metric ," \
     "one --svg" "one --svg a --png b" "one --smooth 0" "one --smooth x" "one --follow 0"; do
     # shellcheck disable=SC2086
     runs 2 "$plot" $wrong_usage && says "usage: scripts/plot.py"
@@ -178,6 +195,13 @@ run runs/one 20 && mkdir runs/empty && echo "a profile" >runs/one-profile.log
 runs 0 "$plot" runs/* && says "*one" && never_says "*one-profile"
 says "skipped, as no run with a metrics.jsonl: runs/empty runs/one-profile.log"
 runs 1 "$plot" runs/one-profile.log && says "runs/one-profile.log: no readable metrics.jsonl"
+
+test_case "named pipes in the folders of runs do not block"
+run one 5 && mkfifo one/config.json pipe.jsonl && mkdir two && mkfifo two/metrics.jsonl
+runs 0 timeout 60 "$plot" one two && says "*one"
+says "skipped, as no run with a metrics.jsonl: two"
+runs 1 timeout 60 "$plot" two && says "two: no readable metrics.jsonl"
+runs 1 timeout 60 "$plot" pipe.jsonl && says "pipe.jsonl: no such run"
 
 test_case "no gnuplot"
 run one 5

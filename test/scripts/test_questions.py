@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Tests scripts/questions.py on rows invented here, in the layouts of the benchmarks. The expected
-texts are those of lm-evaluation-harness, which scripts/check_choices.py compares at random."""
+texts are those of lm-evaluation-harness, which test/external/check_choices.py compares at random."""
 import json
 import os
 import subprocess

@@ -35,6 +35,10 @@ for precision in fp32:5e-6 bf16:5e-3 fp16:2e-3; do
     trains 2 "again-$precision" --set precision="$precision" --set ranks.shard=none
     cmp "$folder/r2-$precision/checkpoints/step-00000006/model.safetensors" \
         "$folder/again-$precision/checkpoints/step-00000006/model.safetensors"
+    # The micro-batches between the first and the last of a step are graphs.
+    trains 2 "launched-$precision" --set precision="$precision" --set cuda_graphs=false
+    cmp "$folder/r2-$precision/checkpoints/step-00000006/model.safetensors" \
+        "$folder/launched-$precision/checkpoints/step-00000006/model.safetensors"
     # From three GPUs to two CPUs and to one GPU.
     rm -r "$folder/r3-$precision/checkpoints/step-00000006"
     cp -r "$folder/r3-$precision" "$folder/cpu-$precision"

@@ -156,8 +156,8 @@ check_pair("plain", pair(["user=q"], completion=["assistant=y"], label=False),
 # A completion without a label: one text, in which the prompt's answers are not trained.
 check("plain", pair(["user=q", "assistant=a", "user=r"], completion=["assistant=y"]),
       "<s>[user]q<end>[assistant]a<end>\n[user]r<end>[assistant]{y<end>}\n")
-check("plain", pair(["user=q"], completion=["assistant=y", "user=r", "assistant=z"], tools="T"),
-      "<s>T[user]q<end>[assistant]{y<end>}\n[user]r<end>[assistant]{z<end>}\n")
+check("plain", pair(["user=q"], completion=["assistant=y", "user=r", "assistant=z"], tools='["T"]'),
+      "<s>['T'][user]q<end>[assistant]{y<end>}\n[user]r<end>[assistant]{z<end>}\n")
 check_refused("plain", [pair(["user=q"], completion="y")], '-, line 1: there is no "completion"')
 check_refused("plain", [pair("q", completion=["assistant=y"])], '-, line 1: there is no "prompt"')
 check_refused("plain", [pair(["user=q"], completion=["user=y"])],
@@ -170,6 +170,59 @@ check_refused("plain", [pair("q", completion=["assistant=y"], label=True)], 'the
 check_refused("counts", [pair(["user=q"], chosen=["assistant=y"],
                               rejected=["assistant=n", "assistant=m"])],
               "-, line 1: the template does not begin both answers with the same prompt")
+
+# Marks of messages, and members beside them.
+marked = row("user=q", "assistant=a", "user=r", "assistant=b")
+for mark in ({"weight": 0}, {"train": False}, {"training": False}, {"loss": 0.0}, {"loss_mask": 0}):
+    marked["messages"][1] = {"role": "assistant", "content": "a", **mark}
+    check("plain", marked, "<s>[user]q<end>[assistant]a<end>\n[user]r<end>[assistant]{b<end>}\n")
+marked["messages"][3]["weight"] = 0.5
+check_refused("plain", [marked], '-, line 1: message 4: "weight" must be 0, 1, true or false')
+check_refused("plain", [{"messages": [{"role": "assistant", "content": "a", "weight": 0}]}],
+              "-, line 1: there is no message of the assistant to train on")
+of_sharegpt = {"conversations": [{"from": "human", "value": "q"},
+                                 {"from": "gpt", "value": "a", "weight": 0},
+                                 {"from": "gpt", "value": "b"}], "system": "s"}
+check("plain", of_sharegpt,
+      "<s>[system]s<end>[user]q<end>[assistant]a<end>\n[assistant]{b<end>}\n")
+check_pair("plain", {**pair(chosen=["user=q", "assistant=y"], rejected=["user=q", "assistant=n"]),
+                     "system": "s"}, {**rendered, "prompt": "<s>[system]s<end>[user]q<end>[assistant]"})
+check_refused("plain", [row("system=s", "assistant=a", system="t")], "keep one of them")
+check("plain", {"instruction": "i", "input": "j", "output": "o", "system": "s",
+                "history": [["q", "a"]]},
+      "<s>[system]s<end>[user]q<end>[assistant]{a<end>}\n[user]i\nj<end>[assistant]{o<end>}\n")
+called = row("user=q", "assistant=a")
+called["messages"][1]["tool_calls"] = [{"function": {"name": "f"}}]
+check_refused("plain", [called], '-, line 1: message 2: the template leaves out "tool_calls"')
+check_refused("plain", [row("user=q", "assistant=</s>")], "message 2: the answer is empty")
+thought = row("user=q", "assistant=a")
+thought["messages"][1]["thinking"] = "t"
+check("plain", thought, "<s>[user]q<end>[assistant]{a<end>}\n")
+if 'note: the template leaves out "thinking", 2 times' not in run("plain", [thought, thought])[1]:
+    failures.append("thinking: no note")
+
+# Failures of any kind end the output in a line that is no row.
+check_refused("plain", [good, {"conversations": [{"from": [], "value": "x"}]}], "-, line 3: ")
+check_refused("plain", [good, {"messages": [{"role": "assistant"}]}], "-, line 3: ")
+with tempfile.TemporaryDirectory() as folder:
+    with open(os.path.join(folder, "transformers.py"), "w", encoding="utf-8") as file:
+        file.write(FAKE)
+    environment = {**os.environ, "PYTHONPATH": folder}
+    with open(os.path.join(folder, "deep.jsonl"), "w", encoding="utf-8") as file:
+        file.write("[" * 100000)
+    for arguments, expected in (([f"{folder}/deep.jsonl"], "recursion"), (["no_such_file"], "No such")):
+        done = subprocess.run([sys.executable, SCRIPT, "plain", *arguments], text=True,
+                              capture_output=True, env=environment, check=False)
+        if done.returncode != 1 or expected not in done.stdout or "Traceback" in done.stderr:
+            failures.append(f"{arguments}: {done}")
+    with subprocess.Popen([sys.executable, SCRIPT, "plain", "-"], stdin=subprocess.PIPE, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as reader:
+        reader.stdout.close()  # a reader that ends early
+        reader.stdin.write(json.dumps(good) + "\n")
+        reader.stdin.close()
+        if reader.stderr.read():
+            failures.append("a broken pipe prints messages")
+
 for failure in failures:
     print(failure)
 print(f"scripts/render_chat.py: {len(failures)} failures")

@@ -79,6 +79,8 @@ def test_folders():
     write("flat/b.csv", b"text\nb\n")
     write("flat/a.csv", b"text\na\n")
     expect_rows("a folder without splits", ["flat"], [{"text": "a"}, {"text": "b"}])
+    os.mkfifo("flat/c.csv")  # is skipped: opening it would wait for a writer
+    expect_rows("a pipe in a folder", ["flat"], [{"text": "a"}, {"text": "b"}])
     write("empty/x.txt", b"x")
     expect_error("no table in a folder", ["empty"], "there is no file that ends in .csv")
 
@@ -111,6 +113,15 @@ def test_arrow():
     for name, row in (("pair", pair), ("label", label)):
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), "e.parquet")
         expect_rows(name, ["e.parquet"], [row])
+    late = pyarrow.array([0] * 50 + [2**52], pyarrow.timestamp("ms"))  # after the year 9999
+    pyarrow.parquet.write_table(pyarrow.table({"t": late}), "f.parquet")
+    expect_error("a date that Python lacks", ["f.parquet"], "f.parquet: ")
+    twice = pyarrow.table([pyarrow.array(["a"]), pyarrow.array(["b"])], names=["text", "text"])
+    pyarrow.parquet.write_table(twice, "g.parquet")
+    expect_error("columns of one name", ["g.parquet"], "two columns have the same name")
+    with pyarrow.OSFile("g.arrow", "wb") as sink, pyarrow.ipc.new_stream(sink, twice.schema) as out:
+        out.write_table(twice)
+    expect_error("columns of one name", ["g.arrow"], "two columns have the same name")
     write("c.parquet", b"x")
     expect_error("a broken file", ["c.parquet"], "c.parquet: ")
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests that scripts/check_style.sh notices long files, in a small tree of its own.
+# Tests that scripts/check_style.sh notices long files and messages, in a small tree of its own.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 # shellcheck source=test/scripts/cases.sh
@@ -23,4 +23,9 @@ expect 1 "model/long.c: 701 lines, more than 700"
 rm "$tree/model/long.c"
 echo 201 >>"$tree/README.md"
 expect 1 "README.md: 201 lines, more than 200"
+seq 200 >"$tree/README.md"
+printf '%s\n' 'fprintf(stderr, "\r%d", step);' >"$tree/model/a.c"
+expect 0 ""
+printf '%s\n' 'fputs("trouble\n", stderr);' >>"$tree/model/a.c"
+expect 1 'model/a.c:2:fputs("trouble'
 finish check_style.sh

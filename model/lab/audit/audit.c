@@ -144,7 +144,7 @@ static int attempt(struct audit_format *format, bool *retry, struct subject *sub
     *retry = false;
     audit_pass_free(&format->pass);
     if (subject_trainer(subject, &trainer, &format->config, 1, error)) return -1;
-    format->pass.precision = trainer.gpt.precision;
+    format->pass.precision = trainer.model.precision;
     if (scales && need(format, overflowing(&format->pass.precision, reference))) {
         trainer_close(&trainer);
         *retry = true;
@@ -252,17 +252,17 @@ double update_decibel(const struct update *update, int format) {
 /* Takes one step of the reference. */
 static int run_update(struct audit_update *update, struct subject *subject,
                       struct trainer *reference, struct error *error) {
-    const struct gpt *gpt = &reference->gpt;
+    const struct model *model = &reference->model;
     struct step_report report;
     if (trainer_begin_step(reference, &subject->text.loader, error)) return -1;
     if (trainer_end_step(reference, &report, error)) return -1;
     *update = (struct audit_update){.step = report.step, .lr = report.lr};
     float *after = NULL; /* stb_ds array */
-    arrsetlen(after, (size_t)gpt->count);
-    masters_download(&gpt->masters, gpt->be, after, 0, gpt->count);
-    update_add(&update->all, subject->masters, after, (size_t)gpt->count);
-    for (size_t i = 0; i < arrlenu(gpt->list); i++) {
-        int64_t first = gpt->list[i].offset, count = parameter_count(&gpt->list[i]);
+    arrsetlen(after, (size_t)model->count);
+    masters_download(&model->masters, model->be, after, 0, model->count);
+    update_add(&update->all, subject->masters, after, (size_t)model->count);
+    for (size_t i = 0; i < arrlenu(model->list); i++) {
+        int64_t first = model->list[i].offset, count = parameter_count(&model->list[i]);
         struct update one = {0};
         update_add(&one, subject->masters + first, after + first, (size_t)count);
         arrput(update->parameters, one);
@@ -281,10 +281,7 @@ static int run_reference(struct audit *audit, struct trainer *trainer, struct er
                     "to audit\nname an earlier checkpoint with --from",
                     audit->reference.loss);
     if (status == 0 && *subject->stop) status = RESULT_STOPPED;
-    if (status == 0) status = run_update(&audit->update, subject, trainer, error);
-    if (status == 0 && subject->config.optimizer.name == CONFIG_OPTIMIZER_MUON)
-        status = audit_muon(&audit->muon, trainer, error);
-    return status;
+    return status ? status : run_update(&audit->update, subject, trainer, error);
 }
 
 int audit_run(struct audit *audit, const struct config *config, const char *from,
@@ -308,6 +305,5 @@ void audit_free(struct audit *audit) {
     for (int i = 0; i < AUDIT_FORMATS; i++) audit_pass_free(&audit->formats[i].pass);
     audit_pass_free(&audit->reference);
     arrfree(audit->update.parameters);
-    cJSON_Delete(audit->muon);
     subject_close(&audit->subject);
 }

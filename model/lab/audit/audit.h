@@ -74,7 +74,7 @@ double update_decibel(const struct update *update, int format);
 struct audit_update {
     int64_t step; /* counted from 1 */
     double lr;
-    struct update all, *parameters; /* stb_ds array, in the order of gpt->list */
+    struct update all, *parameters; /* stb_ds array, in the order of model->list */
 };
 
 /* Results of an audit. */
@@ -82,7 +82,6 @@ struct audit {
     struct subject subject;
     struct audit_pass reference; /* fp32 pass */
     struct audit_update update;
-    struct cJSON *muon;                         /* rows of audit_muon, or NULL */
     struct audit_format formats[AUDIT_FORMATS]; /* `made` is true for the wanted ones */
 };
 
@@ -93,13 +92,6 @@ int audit_run(struct audit *audit, const struct config *config, const char *from
               const bool wanted[AUDIT_FORMATS], int repetitions, const volatile sig_atomic_t *stop,
               struct error *error);
 void audit_free(struct audit *audit);
-
-/* Orthogonalizes the momentum of all matrices of the transformer blocks, after a step of a trainer
- * with Muon, in each dtype. Sets *rows to an array for the report, which the caller
- * deletes: {"name", "kind", "rows", "columns", then for each dtype {"defect", "difference"}}.
- * defect: |O O' - I| / |I|, where O has orthonormal rows if it is 0; difference: |O - O in fp32| /
- * |O in fp32|. Norms are roots of sums of squares. */
-int audit_muon(struct cJSON **rows, struct trainer *trainer, struct error *error);
 
 /* ---- reports */
 

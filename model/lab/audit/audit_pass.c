@@ -29,10 +29,16 @@ const char *tensor_id_label(char label[TENSOR_ID_LABEL_MAX], int id, int layer) 
     return label;
 }
 
-int tensor_id_layers(int id, const struct gpt_shape *shape) {
+bool tensor_id_is_absent(int id, const struct model_shape *shape, int64_t layer) {
+    return activation_extent(activation_of(id), shape, layer).rows == 0;
+}
+
+int tensor_id_layers(int id, const struct model_shape *shape) {
     const struct activation *a = &activation_table[activation_of(id)];
     bool stored = !tensor_id_is_gradient(id) || a->gradient_in_place || a->gradient != SCRATCH_NONE;
-    if (!stored || activation_extent(activation_of(id), shape).rows == 0) return 0;
+    bool has = false;
+    for (int64_t l = 0; l < shape_period(shape); l++) has |= !tensor_id_is_absent(id, shape, l);
+    if (!stored || !has) return 0;
     return a->layered ? (int)shape->n_layer : 1;
 }
 
@@ -52,23 +58,23 @@ enum dtype tensor_id_dtype(int id, const struct precision *precision) {
     return precision->activation[activation_of(id)];
 }
 
-int trace_operation(struct traced traced[TRACED_MAX], struct gpt *gpt,
+int trace_operation(struct traced traced[TRACED_MAX], struct model *model,
                     const struct trace_label *label) {
     for (int i = 0; label && i < label->count; i++) {
         enum activation_id id = label->tensors[i].id;
         int layer = label->tensors[i].layer;
         const struct tensor *whole = label->gradient && !activation_table[id].gradient_in_place
-                                         ? activation_gradient(&gpt->activations, id)
-                                         : activation_tensor(&gpt->activations, id, layer);
+                                         ? activation_gradient(&model->activations, id)
+                                         : activation_tensor(&model->activations, id, layer);
         int64_t columns = tensor_columns(whole);
         /* The memory of logits holds one chunk of rows at a time, from row 0 on. */
-        bool chunk = tensor_rows(whole) < gpt->shape.rows;
+        bool chunk = tensor_rows(whole) < model->shape.rows;
         traced[i] = (struct traced){
             .id = label->gradient ? tensor_id_of_gradient(id) : (int)id,
             .layer = layer,
             .tensor = tensor_slice(whole, chunk ? 0 : label->first_row, label->rows),
             .first = label->first_row * columns,
-            .total = gpt->shape.rows * columns,
+            .total = model->shape.rows * columns,
         };
     }
     return label ? label->count : 0;
@@ -81,7 +87,7 @@ struct recorder {
     struct observer observer; /* first member, so that a struct observer * casts to this */
     struct audit_pass *pass;
     const struct audit_pass *reference;
-    struct gpt *gpt;
+    struct model *model;
     int batch, batches;
     struct fetched fetched;
 };
@@ -92,7 +98,7 @@ static const struct record *add(struct recorder *recorder, int id, int layer,
     struct record *record = &recorder->pass->records[id][layer];
     const struct audit_pass *reference = recorder->reference;
     struct record_values values = {
-        .values = fetch_tensor(&recorder->fetched, recorder->gpt->be, tensor),
+        .values = fetch_tensor(&recorder->fetched, recorder->model->be, tensor),
         .first = first,
         .count = tensor_count(tensor),
         .total = total,
@@ -108,7 +114,7 @@ static const struct record *add(struct recorder *recorder, int id, int layer,
 static void record_operation(struct observer *observer, enum operation_id id, const void *args) {
     struct recorder *recorder = (struct recorder *)observer;
     struct traced traced[TRACED_MAX];
-    int count = trace_operation(traced, recorder->gpt, operation_label(id, args));
+    int count = trace_operation(traced, recorder->model, operation_label(id, args));
     for (int i = 0; i < count; i++) {
         const struct traced *found = &traced[i];
         const struct record *record =
@@ -119,18 +125,18 @@ static void record_operation(struct observer *observer, enum operation_id id, co
 }
 
 static void record_parameters(struct recorder *recorder) {
-    const struct gpt *gpt = recorder->gpt;
+    const struct model *model = recorder->model;
     for (int i = 0; i < arrlen(recorder->pass->records[PARAMETERS]); i++) {
-        struct tensor view = gpt_gradient(gpt, &gpt->list[i]);
+        struct tensor view = model_gradient(model, &model->list[i]);
         const struct record *record = add(recorder, PARAMETERS, i, &view, 0, tensor_count(&view));
         if (record->magnitudes.infinite > 0) recorder->pass->finite = false;
     }
 }
 
 static double sum_of_losses(struct recorder *recorder) {
-    const struct tensor *losses = &recorder->gpt->activations.losses;
+    const struct tensor *losses = &recorder->model->activations.losses;
     int64_t count = tensor_count(losses);
-    const float *values = fetch_tensor(&recorder->fetched, recorder->gpt->be, losses);
+    const float *values = fetch_tensor(&recorder->fetched, recorder->model->be, losses);
     double total = 0;
     for (int64_t i = 0; i < count; i++) total += (double)values[i];
     return total;
@@ -143,15 +149,15 @@ static double share_of_loss(struct recorder *recorder, const struct subject *sub
     return own > 0 ? sum_of_losses(recorder) / own / (all / own) : 0;
 }
 
-static void allocate(struct audit_pass *pass, const struct gpt *gpt) {
+static void allocate(struct audit_pass *pass, const struct model *model) {
     for (int id = 0; id < TENSOR_IDS; id++)
-        for (int layer = 0; layer < tensor_id_layers(id, &gpt->shape); layer++)
+        for (int layer = 0; layer < tensor_id_layers(id, &model->shape); layer++)
             arrput(pass->records[id], (struct record){0});
-    for (int i = 0; i < arrlen(gpt->list); i++) {
-        if (i < parameter_trained_count(gpt->list))
+    for (int i = 0; i < arrlen(model->list); i++) {
+        if (i < parameter_trained_count(model->list))
             arrput(pass->records[PARAMETERS], (struct record){0});
         arrput(pass->weights, (struct magnitudes){0});
-        arrput(pass->list, gpt->list[i]);
+        arrput(pass->list, model->list[i]);
     }
 }
 
@@ -201,40 +207,38 @@ static void set_errors(struct audit_pass *pass) {
 }
 
 static int run_batch(struct recorder *recorder, struct subject *subject, struct trainer *trainer,
-                     enum pass_kind kind, struct error *error) {
-    struct gpt *gpt = &trainer->gpt;
+                     enum audit_kind kind, struct error *error) {
+    struct model *model = &trainer->model;
     struct audit_pass *pass = recorder->pass;
-    gpt_clear_gradients(gpt);
-    if (kind == PASS_TRACED) backend_observe(gpt->be, &recorder->observer);
-    int status = subject_run(subject, trainer, recorder->batch,
-                             subject_weight(subject, recorder->batch), error);
-    if (kind == PASS_TRACED) backend_observe(gpt->be, NULL);
+    if (kind == PASS_TRACED) backend_observe(model->be, &recorder->observer);
+    int status = subject_run(subject, trainer, recorder->batch, true, error);
+    if (kind == PASS_TRACED) backend_observe(model->be, NULL);
     if (status) return status;
     record_parameters(recorder);
     pass->loss += share_of_loss(recorder, subject);
     if (!isfinite(pass->loss)) pass->finite = false;
     set_errors(pass);
     if (recorder->batch < PASS_TRIAL_BATCHES) pass->first_error = pass->gradient_error;
-    return gpt->be->failure.text[0] ? fail(error, "%s", gpt->be->failure.text) : 0;
+    return model->be->failure.text[0] ? fail(error, "%s", model->be->failure.text) : 0;
 }
 
 int audit_pass_run(struct audit_pass *pass, struct subject *subject, struct trainer *trainer,
-                   const struct audit_pass *reference, enum pass_kind kind, struct error *error) {
-    struct gpt *gpt = &trainer->gpt;
+                   const struct audit_pass *reference, enum audit_kind kind, struct error *error) {
+    struct model *model = &trainer->model;
     int batches = subject->repetitions;
     if (kind == PASS_TRIAL && batches > PASS_TRIAL_BATCHES) batches = PASS_TRIAL_BATCHES;
     *pass = (struct audit_pass){
-        .precision = gpt->precision,
+        .precision = model->precision,
         .loss_scale = trainer->state.scaler.loss_scale,
         .finite = true,
         .first_infinite = -1,
     };
-    allocate(pass, gpt);
+    allocate(pass, model);
     struct recorder recorder = {
         .observer = {.after = record_operation},
         .pass = pass,
         .reference = reference,
-        .gpt = gpt,
+        .model = model,
         .batches = batches,
     };
     int status = 0;
@@ -249,12 +253,12 @@ int audit_pass_run(struct audit_pass *pass, struct subject *subject, struct trai
 }
 
 static enum pass_outcome outcome_of(struct recorder *recorder) {
-    const struct gpt *gpt = recorder->gpt;
+    const struct model *model = recorder->model;
     struct magnitudes magnitudes = {0};
     if (!isfinite(sum_of_losses(recorder))) return PASS_LOSS_INFINITE;
-    for (int i = 0; i < (int)parameter_trained_count(gpt->list); i++) {
-        struct tensor view = gpt_gradient(gpt, &gpt->list[i]);
-        magnitudes_add(&magnitudes, fetch_tensor(&recorder->fetched, gpt->be, &view),
+    for (int i = 0; i < (int)parameter_trained_count(model->list); i++) {
+        struct tensor view = model_gradient(model, &model->list[i]);
+        magnitudes_add(&magnitudes, fetch_tensor(&recorder->fetched, model->be, &view),
                        (size_t)tensor_count(&view));
     }
     return magnitudes.infinite > 0 ? PASS_GRADIENTS_INFINITE : PASS_FINITE;
@@ -268,21 +272,19 @@ int audit_pass_tried(const struct subject *subject, const struct precision *prec
 
 int audit_pass_try(enum pass_outcome *outcome, struct subject *subject, struct trainer *trainer,
                    float loss_scale, struct error *error) {
-    struct gpt *gpt = &trainer->gpt;
-    struct recorder recorder = {.gpt = gpt};
+    struct model *model = &trainer->model;
+    struct recorder recorder = {.model = model};
     int accumulated = (int)subject->config.train.grad_accum_steps, status = 0;
-    int batches = audit_pass_tried(subject, &gpt->precision);
-    assert(gpt->precision.scale_loss);
+    int batches = audit_pass_tried(subject, &model->precision);
+    assert(model->precision.scale_loss);
     trainer->state.scaler.loss_scale = loss_scale;
     trainer_restore_scaler(trainer);
     *outcome = PASS_FINITE;
     for (int i = 0; status == 0 && *outcome == PASS_FINITE && i < batches; i++) {
-        if (i % accumulated == 0) gpt_clear_gradients(gpt);
-        status = subject_run(subject, trainer, i, subject_weight(subject, i), error);
-        gpt->accumulate = true;
+        status = subject_run(subject, trainer, i, i % accumulated == 0, error);
         if (status) break;
         *outcome = outcome_of(&recorder);
-        if (gpt->be->failure.text[0]) status = fail(error, "%s", gpt->be->failure.text);
+        if (model->be->failure.text[0]) status = fail(error, "%s", model->be->failure.text);
     }
     fetched_free(&recorder.fetched);
     return status;

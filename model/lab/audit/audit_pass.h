@@ -26,9 +26,12 @@ bool tensor_id_is_layered(int id);
 enum { TENSOR_ID_LABEL_MAX = 80 };
 const char *tensor_id_label(char label[TENSOR_ID_LABEL_MAX], int id, int layer);
 
-/* Returns the number of layers that have the tensor: 1 for tensors outside the layers, 0 if the
- * model does not have the tensor or does not store the gradient. */
-int tensor_id_layers(int id, const struct gpt_shape *shape);
+/* Returns the number of layers, of which one or more have the tensor: 1 for tensors outside the
+ * layers, 0 if the model does not have the tensor or does not store the gradient. */
+int tensor_id_layers(int id, const struct model_shape *shape);
+
+/* True if a layer lacks a tensor that others have, as Gated DeltaNets and attention do. */
+bool tensor_id_is_absent(int id, const struct model_shape *shape, int64_t layer);
 
 /* Returns the operations that must all be in autocast.float32 to keep the tensor in fp32, as bits
  * by enum autocast_site. Returns 0 for the residual stream, which autocast.residual controls. */
@@ -49,7 +52,7 @@ enum { TRACED_MAX = 2 };
 
 /* Fills traced with the activations or gradients written by an operation with this trace label.
  * Returns their number, 0 if label is NULL. */
-int trace_operation(struct traced traced[TRACED_MAX], struct gpt *gpt,
+int trace_operation(struct traced traced[TRACED_MAX], struct model *model,
                     const struct trace_label *label);
 
 /* ---- passes */
@@ -59,7 +62,7 @@ enum { PASS_TRIAL_BATCHES = 2 };
 
 /* A traced pass records every tensor. The others record only the gradients of parameters, a trial
  * those of at most PASS_TRIAL_BATCHES micro-batches. */
-enum pass_kind { PASS_TRACED, PASS_GRADIENTS, PASS_TRIAL };
+enum audit_kind { PASS_TRACED, PASS_GRADIENTS, PASS_TRIAL };
 
 struct audit_pass {
     struct precision precision;
@@ -75,7 +78,7 @@ struct audit_pass {
     int first_infinite; /* id of the first tensor that is not finite, or -1 */
     /* stb_ds arrays: a record for each layer (tensor_id_layers) or trained parameter; unless traced
      * only those of parameters are filled. Then the fp32 master weights, in the fp32 pass only, and
-     * a copy of gpt->list. */
+     * a copy of model->list. */
     struct record *records[TENSOR_IDS + 1];
     struct magnitudes *weights;
     struct parameter *list;
@@ -86,7 +89,7 @@ struct audit_pass {
  * or NULL. Returns RESULT_STOPPED after a signal in *subject->stop. The pass is to be freed in
  * every case. */
 int audit_pass_run(struct audit_pass *pass, struct subject *subject, struct trainer *trainer,
-                   const struct audit_pass *reference, enum pass_kind kind, struct error *error);
+                   const struct audit_pass *reference, enum audit_kind kind, struct error *error);
 void audit_pass_free(struct audit_pass *pass);
 
 enum pass_outcome { PASS_FINITE, PASS_GRADIENTS_INFINITE, PASS_LOSS_INFINITE };

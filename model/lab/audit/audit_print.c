@@ -62,19 +62,6 @@ static const struct section trials = {
                 {"fp16", "fp16.gradient_error", SHOW_SHARE},
                 {"removes", "fp16.removes", SHOW_SHARE}}};
 
-static const struct section iteration = {
-    .title = "Muon's iteration",
-    .note = "Of the momentum after one step, by the dtype of the iteration's operands: the "
-            "distance of its result from orthogonal, |O O' - I| / |I|, and from the result in "
-            "fp32.",
-    .kind = "kind",
-    .columns = {{"matrix", "name"},
-                {"fp32", "fp32.defect", SHOW_SHARE},
-                {"bf16", "bf16.defect", SHOW_SHARE},
-                {"from fp32", "bf16.difference", SHOW_SHARE},
-                {"fp16", "fp16.defect", SHOW_SHARE},
-                {"from fp32", "fp16.difference", SHOW_SHARE}}};
-
 static const struct section operands = {
     .title = "Quantized operands of linear layers",
     .note = "As the config rounds them. Of the values that are not zero: the share that became "
@@ -217,7 +204,6 @@ void audit_print(FILE *out, const cJSON *report) {
     print_tensors(out, &forward, tensors, false);
     print_tensors(out, &backward, tensors, true);
     if (tensors) print_parameters(out, report);
-    section_print(out, &iteration, json_at(report, "muon"));
     print_trials(out, json_at(report, "formats"));
     section_print(out, &operands, json_at(report, "operands"));
     section_print(out, &recipes, json_at(report, "trials"));

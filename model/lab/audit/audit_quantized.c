@@ -26,12 +26,12 @@ struct quantized_audit {
     struct subject subject;
     enum config_precision precision;
     cJSON *report, *trials;
-    struct gpt *gpt;             /* the observed model */
+    struct model *model;         /* the observed model */
     struct fetched in, out;      /* operand before and after quantization */
     const float *values;         /* the former, in audit->in */
     float *scales;               /* stb_ds array: scales of the operand */
     struct audit_pass reference; /* fp32 */
-    struct sums *sums;           /* stb_ds array [layers, LINEAR_COUNT, QUANTIZED_KINDS],
+    struct sums *sums;           /* stb_ds array [layers, LINEAR_COUNT, LINEAR_OPERANDS],
                                     in the order of its records */
     bool rounds[LINEAR_COUNT];   /* linear layers with quantized operands */
 };
@@ -47,11 +47,11 @@ static void add_value(struct sums *sums, double value, double rounded, double li
 }
 
 static struct sums *sums_of(struct quantized_audit *audit, const struct quantize_record *record) {
-    return &audit->sums[record - audit->gpt->quantization.records];
+    return &audit->sums[record - audit->model->quantization.records];
 }
 
 static void compare_codes(struct quantized_audit *audit, const struct quantize_args *args) {
-    struct backend *be = audit->gpt->be;
+    struct backend *be = audit->model->be;
     const struct tensor *scales = args->scales;
     int64_t rows = tensor_rows(args->in), columns = tensor_columns(args->in);
     int64_t block_rows = rows / tensor_rows(scales);
@@ -98,7 +98,7 @@ static void compare_block(struct sums *sums, const float *values, const float *r
 /* Returns the values that were written, as such or as codes, in units of the tensor's scale. */
 static const float *fetch_rounded(struct quantized_audit *audit,
                                   const struct fake_quantize_args *args) {
-    struct backend *be = audit->gpt->be;
+    struct backend *be = audit->model->be;
     const struct tensor *out = args->out, *scales = args->block_scales;
     int64_t columns = tensor_columns(out), count = tensor_count(out);
     if (!scales) return fetch_tensor(&audit->out, be, out);
@@ -122,7 +122,7 @@ static const float *fetch_rounded(struct quantized_audit *audit,
 }
 
 static void compare_blocks(struct quantized_audit *audit, const struct fake_quantize_args *args) {
-    struct backend *be = audit->gpt->be;
+    struct backend *be = audit->model->be;
     struct sums *sums = sums_of(audit, args->record);
     int64_t rows = tensor_rows(args->in), columns = tensor_columns(args->in);
     const struct quantize_format *format = &args->format;
@@ -143,7 +143,7 @@ static void fetch_operand(struct observer *observer, enum operation_id id, const
     struct quantized_audit *audit = (struct quantized_audit *)observer;
     const struct fake_quantize_args *args = all_args;
     if (id == ID_fake_quantize && args->record)
-        audit->values = fetch_tensor(&audit->in, audit->gpt->be, args->in);
+        audit->values = fetch_tensor(&audit->in, audit->model->be, args->in);
 }
 
 /* Compares an operand before and after quantization. Each operand has a record only the first time
@@ -165,7 +165,7 @@ static void add_operand(struct quantized_audit *audit, cJSON *operands, int line
     char name[60];
     for (int layer = 0; layer < (int)audit->subject.config.model.n_layer; layer++) {
         const struct sums *one =
-            &audit->sums[(layer * LINEAR_COUNT + linear) * QUANTIZED_KINDS + kind];
+            &audit->sums[(layer * LINEAR_COUNT + linear) * LINEAR_OPERANDS + kind];
         double snr = 10 * log10(one->signal / one->noise);
         all.values += one->values, all.to_zero += one->to_zero, all.saturated += one->saturated;
         all.signal += one->signal, all.noise += one->noise;
@@ -187,9 +187,9 @@ static void add_operand(struct quantized_audit *audit, cJSON *operands, int line
 static void add_operands(struct quantized_audit *audit) {
     cJSON *operands = cJSON_AddArrayToObject(audit->report, "operands");
     for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++) {
-        if (linear_index(i) < 0 || !audit->gpt->precision.quantized_site[i]) continue;
+        if (linear_index(i) < 0 || !audit->model->precision.quantized_site[i]) continue;
         audit->rounds[linear_index(i)] = true;
-        for (int kind = 0; kind < QUANTIZED_KINDS; kind++)
+        for (int kind = 0; kind < LINEAR_OPERANDS; kind++)
             add_operand(audit, operands, linear_index(i), kind);
     }
 }
@@ -212,11 +212,11 @@ static int run_trial(struct quantized_audit *audit, const struct trial *trial,
     for (int i = 0; i < 2 && trial->keys[i]; i++)
         config_set(&changed, config_option_of(trial->keys[i]), trial->values[i]);
     if (subject_trainer(&audit->subject, &trainer, &changed, 1, error)) return -1;
-    audit->gpt = &trainer.gpt;
-    if (observed) backend_observe(audit->gpt->be, &audit->observer);
+    audit->model = &trainer.model;
+    if (observed) backend_observe(audit->model->be, &audit->observer);
     int status =
         audit_pass_run(&pass, &audit->subject, &trainer, &audit->reference, PASS_GRADIENTS, error);
-    backend_observe(audit->gpt->be, NULL);
+    backend_observe(audit->model->be, NULL);
     cJSON *item = json_add_item(audit->trials);
     cJSON_AddStringToObject(item, "name", trial->name);
     if (trial->paste[0]) cJSON_AddStringToObject(item, "config", trial->paste);
@@ -259,7 +259,6 @@ static int try_settings(struct quantized_audit *audit, const struct config *conf
         FP8("row, hybrid", CONFIG_RECIPE_ROW, CONFIG_FORMAT_HYBRID),
         FP8("row, e4m3", CONFIG_RECIPE_ROW, CONFIG_FORMAT_E4M3),
         FP8("block", CONFIG_RECIPE_BLOCK, CONFIG_FORMAT_HYBRID),
-        {"fp8 exact sums", {"fp8.sums"}, {CONFIG_SUMS_EXACT}, ""}, /* last */
     };
 #undef FP8
     static const struct alternative alternatives[] = {
@@ -273,9 +272,10 @@ static int try_settings(struct quantized_audit *audit, const struct config *conf
          "autocast.lower16_forward",
          {"forward pass quantized", "forward pass in bf16"}},
     };
-    size_t count = sizeof recipes / sizeof *recipes - (config->fp8.sums == CONFIG_SUMS_EXACT);
+    const size_t count =
+        audit->precision == CONFIG_PRECISION_FP8 ? sizeof recipes / sizeof *recipes : 0;
     int status = 0;
-    for (size_t i = 0; status == 0 && audit->precision == CONFIG_PRECISION_FP8 && i < count; i++)
+    for (size_t i = 0; status == 0 && i < count; i++)
         status = run_trial(audit, &recipes[i], config, false, error);
     for (size_t i = 0; status == 0 && i < sizeof alternatives / sizeof *alternatives; i++)
         status = try_other(audit, &alternatives[i], config, error);
@@ -367,7 +367,7 @@ static int run(struct quantized_audit *audit, struct trainer *trainer, const str
     int status =
         audit_pass_run(&audit->reference, &audit->subject, trainer, NULL, PASS_GRADIENTS, error);
     trainer_close(trainer);
-    arrsetlen(audit->sums, config->model.n_layer * LINEAR_COUNT * QUANTIZED_KINDS);
+    arrsetlen(audit->sums, config->model.n_layer * LINEAR_COUNT * LINEAR_OPERANDS);
     memset(audit->sums, 0, arrlenu(audit->sums) * sizeof *audit->sums);
     audit->report = subject_report(&audit->subject);
     cJSON_AddStringToObject(audit->report, "precision", config_precision_name(audit->precision));

@@ -18,6 +18,7 @@
  * precision cannot mend it, so then nothing else is advised. */
 #include "model/lab/audit/audit.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -61,6 +62,7 @@ struct advice {
 /* Returns the exponent of the current loss scale, rounded up to a power of two, so that the
  * remaining headroom is never overstated. */
 static int scale_now(const struct audit *audit) {
+    assert(audit->subject.loss_scale > 0);
     return (int)ceil(log2((double)audit->subject.loss_scale));
 }
 
@@ -128,6 +130,7 @@ static void add_tensors(cJSON *root, const struct audit *audit) {
     char label[TENSOR_ID_LABEL_MAX];
     for (int id = 0; id < TENSOR_IDS; id++)
         for (int layer = 0; layer < arrlen(audit->reference.records[id]); layer++) {
+            if (audit->reference.records[id][layer].magnitudes.count == 0) continue; /* absent */
             cJSON *object = json_add_item(tensors);
             cJSON_AddStringToObject(object, "name", tensor_id_label(label, id, layer));
             cJSON_AddStringToObject(object, "tensor", tensor_id_label(label, id, -1));
@@ -245,6 +248,7 @@ static void write_scale(cJSON *texts, const struct advice *advice) {
     if (!found->made || !found->usable) return;
     int safe = found->safe_scale, start = advice->formats[AUDIT_FP16].init_scale;
     double smallest = audit->subject.config.loss_scale.min_scale;
+    int now = scale_now(audit);
     int batches = audit_pass_tried(&audit->subject, &found->pass.precision);
     audit_format_gradients(&gradients, found, &audit->reference);
     json_add_text(
@@ -253,8 +257,6 @@ static void write_scale(cJSON *texts, const struct advice *advice) {
         "micro-batch%s (2^%d did not). Start at 2^%d = %.12g; the dynamic scale adapts from "
         "there.",
         safe, batches, batches == 1 ? "" : "es", safe + 1, start, ldexp(1, start));
-    if (audit->subject.scale_of_run)
-        json_add_text(texts, "This run is at %.12g.", (double)audit->subject.loss_scale);
     if (ldexp(1, safe) < smallest)
         json_add_text(
             texts,
@@ -269,6 +271,12 @@ static void write_scale(cJSON *texts, const struct advice *advice) {
         percent(magnitudes_subnormal(&gradients, 0)).text,
         percent(magnitudes_lost(&gradients, start)).text,
         percent(magnitudes_subnormal(&gradients, start)).text, start);
+    json_add_text(texts, "%s is at %.12g: %s zero and %s subnormal%s at 2^%d.",
+                  audit->subject.scale_of_run ? "This run" : "loss_scale.init_scale",
+                  (double)audit->subject.loss_scale, percent(magnitudes_lost(&gradients, now)).text,
+                  percent(magnitudes_subnormal(&gradients, now)).text,
+                  magnitudes_headroom(&gradients, now) < 0 ? ", and the largest overflow," : "",
+                  now);
 }
 
 static void write_sites(cJSON *texts, const struct advice *advice, int format) {
@@ -436,7 +444,6 @@ cJSON *audit_report(const struct audit *audit) {
     JSON_NUMBERS(update, {"step", (double)audit->update.step}, {"lr", audit->update.lr});
     cJSON_AddBoolToObject(update, "typical", !subject->fresh);
     add_update(update, &audit->update.all);
-    if (audit->muon) cJSON_AddItemToObject(root, "muon", cJSON_Duplicate(audit->muon, true));
     add_advice(root, &advice, diverged);
     return root;
 }

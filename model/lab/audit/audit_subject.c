@@ -7,13 +7,16 @@
 #include <stb/stb_ds.h>
 
 #include "data/util/files.h"
+#include "data/util/note.h"
+#include "data/util/printed.h"
 #include "data/util/progress.h"
-#include "model/core/backward.h"
-#include "model/core/reference.h"
+#include "data/util/table.h"
 #include "model/io/checkpoint.h"
 #include "model/io/checkpoint_manifest.h"
-#include "model/core/forward.h"
-#include "data/util/table.h"
+#include "model/pass/backward.h"
+#include "model/pass/forward.h"
+#include "model/task/objective.h"
+#include "model/task/reference.h"
 
 /* Sets the precision to fp32 and enables autocast, since an audit chooses its own precisions.
  * Nothing is dropped, so that all of them compute the same. */
@@ -39,12 +42,11 @@ static int open_trainer(struct subject *subject, struct trainer *trainer,
 /* Loads weights, moments, step and loss scale of a checkpoint, or only the weights of a model. */
 static int load(struct subject *subject, struct trainer *trainer, const char *from,
                 struct error *error) {
-    char path[FILE_PATH_MAX], *notes = NULL;
-    size_t size;
+    char path[FILE_PATH_MAX];
     struct checkpoint_manifest manifest;
     if (file_path_join(path, from, checkpoint_manifest_name, error)) return -1;
     if (!file_exists(path))
-        return checkpoint_load_weights(&trainer->gpt, trainer->config, from, error);
+        return checkpoint_load_weights(&trainer->model, trainer->config, from, error);
     if (checkpoint_manifest_open(&manifest, path, error)) return -1;
     if (manifest.precision == CONFIG_PRECISION_FP16) {
         subject->loss_scale = manifest.state.scaler.loss_scale;
@@ -52,21 +54,17 @@ static int load(struct subject *subject, struct trainer *trainer, const char *fr
     }
     checkpoint_manifest_close(&manifest);
     /* Notes about settings that differ from the run's are expected here. */
-    FILE *ignored = open_memstream(&notes, &size);
-    if (!ignored) return fail(error, "out of memory");
-    int status = checkpoint_load(trainer, from, ignored, error);
-    fclose(ignored);
-    free(notes);
+    int status = checkpoint_load(trainer, from, NULL, error);
     subject->step = trainer->state.step;
     subject->next_sample = trainer->state.next_sample;
     subject->fresh = trainer->state.scaler.updates == 0;
     return status;
 }
 
-static int keep_masters(struct subject *subject, const struct gpt *gpt, struct error *error) {
-    arrsetlen(subject->masters, gpt->count);
-    masters_download(&gpt->masters, gpt->be, subject->masters, 0, gpt->count);
-    return gpt->be->failure.text[0] ? fail(error, "%s", gpt->be->failure.text) : 0;
+static int keep_masters(struct subject *subject, const struct model *model, struct error *error) {
+    arrsetlen(subject->masters, model->count);
+    masters_download(&model->masters, model->be, subject->masters, 0, model->count);
+    return model->be->failure.text[0] ? fail(error, "%s", model->be->failure.text) : 0;
 }
 
 static int open_reference(struct subject *subject, struct trainer *reference, const char *from,
@@ -76,14 +74,14 @@ static int open_reference(struct subject *subject, struct trainer *reference, co
     int status = 0;
     if (from) status = load(subject, reference, from, error);
     else if (init_from[0])
-        status = checkpoint_load_initial(&reference->gpt, &subject->config, error);
-    if (status == 0) status = keep_masters(subject, &reference->gpt, error);
-    if (status == 0 && reference_is_read(&reference->gpt)) {
+        status = checkpoint_load_initial(&reference->model, &subject->config, NULL, error);
+    if (status == 0) status = keep_masters(subject, &reference->model, error);
+    if (status == 0 && config_has_reference(&subject->config)) {
         /* The model itself is the reference of its pairs. */
         struct evaluator evaluator = trainer_evaluator(reference);
-        status =
-            reference_compute(&evaluator, &subject->text.loader, subject->next_sample,
-                              subject->repetitions * subject->config.train.micro_batch_size, error);
+        status = reference_compute(&evaluator, &subject->text.loader, subject->next_sample,
+                                   subject->repetitions * subject->config.train.micro_batch_size,
+                                   reference_is_base(&subject->config), error);
     }
     if (status) trainer_close(reference);
     return status;
@@ -92,10 +90,10 @@ static int open_reference(struct subject *subject, struct trainer *reference, co
 static int check_counted(const struct subject *subject, struct error *error) {
     if (subject_counted(subject, 0, subject->repetitions) > 0) return 0;
     return fail(error,
-                "no token of the %d micro-batches that the audit looks at counts in the loss: all "
+                "no token of the %d micro-batch%s that the audit looks at counts in the loss: all "
                 "are prompts\nlook at more of them (--repetitions), or use longer sequences "
                 "(data.seq_len)",
-                subject->repetitions);
+                subject->repetitions, subject->repetitions == 1 ? "" : "es");
 }
 
 int subject_open(struct subject *subject, struct trainer *reference, const struct config *config,
@@ -111,8 +109,8 @@ int subject_open(struct subject *subject, struct trainer *reference, const struc
     subject->loss_scale = (float)config->loss_scale.init_scale;
     if (setup_backend(&subject->be, config, NULL, NULL, error)) return -1;
     subject->open = true;
-    if (source_open(&subject->text, config, config->data.train, false, error) == 0 &&
-        setup_isolation(&subject->config, &subject->text, error) == 0 &&
+    if (source_open(&subject->text, config, config->data.train, SOURCE_TRAINING, error) == 0 &&
+        setup_documents(&subject->config, &subject->text, error) == 0 &&
         setup_distillation(&subject->config, &subject->text, error) == 0 &&
         open_reference(subject, reference, from, error) == 0 && check_counted(subject, error) == 0)
         return 0;
@@ -132,9 +130,9 @@ int subject_trainer(struct subject *subject, struct trainer *trainer, const stru
                     float loss_scale, struct error *error) {
     struct backend *be = &subject->be;
     if (open_trainer(subject, trainer, config, error)) return -1;
-    masters_upload(&trainer->gpt.masters, be, subject->masters, 0, arrlen(subject->masters));
-    masters_refresh(&trainer->gpt.masters, be);
-    if (trainer->gpt.precision.scale_loss) trainer->state.scaler.loss_scale = loss_scale;
+    masters_upload(&trainer->model.masters, be, subject->masters, 0, arrlen(subject->masters));
+    masters_refresh(&trainer->model.masters, be);
+    if (trainer->model.precision.scale_loss) trainer->state.scaler.loss_scale = loss_scale;
     trainer_restore_scaler(trainer);
     return 0;
 }
@@ -143,28 +141,27 @@ static int64_t first_sample(const struct subject *subject, int micro) {
     return subject->next_sample + micro * subject->config.train.micro_batch_size;
 }
 
-int subject_run(struct subject *subject, struct trainer *trainer, int i, float weight,
-                struct error *error) {
-    struct gpt *gpt = &trainer->gpt;
-    int64_t first = first_sample(subject, i);
-    if (*subject->stop) return RESULT_STOPPED;
-    const struct step_inputs inputs = {.loss_weight = weight};
-    if (batches_put(&trainer->batches, gpt, &subject->text.loader, first, gpt->shape.batch, &inputs,
-                    error))
-        return -1;
-    gpt->backward_follows = true;
-    gpt_forward(gpt);
-    gpt_loss(gpt, &trainer->optimizer.state->loss_scale, &trainer->optimizer.state->preference);
-    gpt_backward(gpt);
-    gpt->backward_follows = false;
-    return 0;
-}
-
-float subject_weight(const struct subject *subject, int i) {
+/* Returns the weight of each target's loss in the step of micro-batch i. */
+static float weight_of(const struct subject *subject, int i) {
     const struct config *config = &subject->config;
     int64_t step = i / config->train.grad_accum_steps;
     return batches_weight(config, &subject->text.loader,
                           subject->next_sample + step * batches_step_samples(config));
+}
+
+int subject_run(struct subject *subject, struct trainer *trainer, int i, bool first,
+                struct error *error) {
+    const struct step_inputs inputs = {.loss_weight = weight_of(subject, i)};
+    if (*subject->stop) return RESULT_STOPPED;
+    if (first) model_clear_gradients(&trainer->model);
+    if (batches_put(&trainer->batches, &subject->text.loader, first_sample(subject, i),
+                    subject->config.train.micro_batch_size, &inputs, error))
+        return -1;
+    const struct pass pass = trainer_pass(trainer, first, true);
+    model_forward(&pass);
+    objective_loss(&pass);
+    model_backward(&pass);
+    return 0;
 }
 
 uint64_t subject_counted(const struct subject *subject, int first, int count) {
@@ -174,15 +171,15 @@ uint64_t subject_counted(const struct subject *subject, int first, int count) {
 
 void subject_print_progress(struct subject *subject, const char *format, ...) {
     enum { SILENCE_SECONDS = 4 };
+    char text[200];
     va_list arguments;
     double now = progress_clock();
     if (now - subject->last_progress < SILENCE_SECONDS) return;
     subject->last_progress = now;
-    fprintf(stderr, "audit: ");
     va_start(arguments, format);
-    vfprintf(stderr, format, arguments);
+    vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    fprintf(stderr, " ...\n");
+    note(stderr, "audit", "%s ...", text);
 }
 
 struct cJSON *subject_report(const struct subject *subject) {

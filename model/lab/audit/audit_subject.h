@@ -5,8 +5,8 @@
 
 #include "data/util/error.h"
 #include "model/config/config.h"
+#include "model/optimize/trainer.h"
 #include "model/session/setup.h"
-#include "model/core/trainer.h"
 
 enum { SUBJECT_REPETITIONS = 4 };
 
@@ -40,13 +40,11 @@ void subject_close(struct subject *subject);
 int subject_trainer(struct subject *subject, struct trainer *trainer, const struct config *config,
                     float loss_scale, struct error *error);
 
-/* Runs micro-batch i, counted from the next step of the run, forward and backward. weight: factor
- * of each target's loss. Returns RESULT_STOPPED after a signal in *stop. */
-int subject_run(struct subject *subject, struct trainer *trainer, int i, float weight,
+/* Runs micro-batch i, counted from the next step of the run, forward and backward. first: its
+ * gradients replace those before, else they are added. Returns RESULT_STOPPED after a signal in
+ * *stop. */
+int subject_run(struct subject *subject, struct trainer *trainer, int i, bool first,
                 struct error *error);
-
-/* Returns the weight of each target's loss in the step of micro-batch i. */
-float subject_weight(const struct subject *subject, int i);
 
 /* Returns the number of unmasked targets of micro-batches first .. first + count - 1. */
 uint64_t subject_counted(const struct subject *subject, int first, int count);

@@ -6,6 +6,7 @@
 #include <cjson/cJSON.h>
 
 #include "data/util/files.h"
+#include "data/util/note.h"
 #include "data/util/program.h"
 #include "data/util/signals.h"
 #include "data/util/table.h"
@@ -17,21 +18,20 @@ enum { REPETITIONS_MAX = 1000 };
 
 /* Sets the precisions to audit: those named by the user; by default bf16 and fp16, and the config's
  * if it quantizes. */
-static int choose_precisions(bool wanted[CONFIG_PRECISION_AUTO],
-                             const struct audit_options *options, const struct config *config,
-                             struct error *error) {
-    bool none = options->precision_count == 0, any = none;
-    if (options->repetitions > REPETITIONS_MAX)
+static int choose_precisions(bool wanted[CONFIG_PRECISION_AUTO], const struct command_line *line,
+                             const struct config *config, struct error *error) {
+    bool none = line->precision_count == 0, any = none;
+    if (line->repetitions > REPETITIONS_MAX)
         return fail(error, "--repetitions: at most %d for --audit", REPETITIONS_MAX);
     wanted[CONFIG_PRECISION_BF16] = wanted[CONFIG_PRECISION_FP16] = none;
     if (none && config_precision_quantizes(config->precision)) wanted[config->precision] = true;
-    for (int i = 0; i < options->precision_count; i++) {
-        wanted[options->precisions[i]] = true;
-        any = any || options->precisions[i] != CONFIG_PRECISION_FP32;
+    for (int i = 0; i < line->precision_count; i++) {
+        wanted[line->precisions[i]] = true;
+        any = any || line->precisions[i] != CONFIG_PRECISION_FP32;
     }
     if (any) return 0;
     return fail(error, "--audit --precision fp32: there is nothing to compare; fp32 is always the "
-                       "reference,\nname bf16, fp16, fp8 or another, or leave --precision out");
+                       "reference, name bf16, fp16, fp8 or another, or leave --precision out");
 }
 
 /* Publishes a report, and deletes it. */
@@ -41,21 +41,21 @@ static int publish(cJSON *report, const char *folder, const char *name, struct e
     return status;
 }
 
-int run_audit(const struct config *config, const char *from, const struct audit_options *options,
+int run_audit(const struct config *config, const char *from, const struct command_line *line,
               struct error *error) {
     bool wanted[CONFIG_PRECISION_AUTO] = {false};
     struct audit audit;
     cJSON *report;
     const volatile sig_atomic_t *stop = signals_catch();
-    if (choose_precisions(wanted, options, config, error)) return EXIT_USAGE;
-    if (options->out && report_folder(options->out, error)) return EXIT_FAILED;
-    int repetitions = options->repetitions > 0 ? (int)options->repetitions : SUBJECT_REPETITIONS;
+    if (choose_precisions(wanted, line, config, error)) return EXIT_USAGE;
+    if (line->out && report_folder(line->out, error)) return EXIT_FAILED;
+    int repetitions = line->repetitions > 0 ? (int)line->repetitions : SUBJECT_REPETITIONS;
     const bool formats[] = {
         [AUDIT_BF16] = wanted[CONFIG_PRECISION_BF16], [AUDIT_FP16] = wanted[CONFIG_PRECISION_FP16]};
     int status = 0;
     if (formats[AUDIT_BF16] || formats[AUDIT_FP16]) {
         status = audit_run(&audit, config, from, formats, repetitions, stop, error);
-        if (status == 0) status = publish(audit_report(&audit), options->out, "audit", error);
+        if (status == 0) status = publish(audit_report(&audit), line->out, "audit", error);
         audit_free(&audit);
     }
     for (int i = 0; status == 0 && i < CONFIG_PRECISION_AUTO; i++) {
@@ -64,10 +64,10 @@ int run_audit(const struct config *config, const char *from, const struct audit_
         if (!wanted[i] || !config_precision_quantizes(precision)) continue;
         snprintf(file, sizeof file, "audit_%s", config_precision_name(precision));
         status = quantized_audit_run(&report, config, precision, from, repetitions, stop, error);
-        if (status == 0) status = publish(report, options->out, file, error);
+        if (status == 0) status = publish(report, line->out, file, error);
     }
     if (status == RESULT_STOPPED) {
-        fprintf(stderr, "stopped by %s\n", signal_text(*stop));
+        note(stderr, "audit", "stopped by %s", signal_text(*stop));
         return EXIT_SIGNAL + *stop;
     }
     return status ? EXIT_FAILED : EXIT_DONE;

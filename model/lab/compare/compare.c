@@ -8,8 +8,10 @@
 #include <stb/stb_ds.h>
 
 #include "data/util/error.h"
+#include "data/util/note.h"
 #include "data/util/program.h"
 #include "data/util/files.h"
+#include "data/util/program_names.h"
 #include "data/util/table.h"
 #include "model/lab/compare/comparison_report.h"
 
@@ -29,7 +31,6 @@ enum flag {
     FLAG_LIMIT_NORM,
     FLAG_LIMIT_CORRELATION,
     FLAG_LIMIT_SKIPPED,
-    FLAG_LOWER_IS_FINE,
     FLAG_PARTIAL,
     FLAG_MADE_BY,
     FLAG_HELP,
@@ -47,21 +48,19 @@ static const struct flag_row flags[FLAGS] = {
                                 "of smoothed gradient norms; default 0.9"},
     [FLAG_LIMIT_SKIPPED] = {"--limit-skipped", "PERCENT",
                             "skipped steps after the first 20; default 1"},
-    [FLAG_LOWER_IS_FINE] = {"--lower-is-fine", NULL, "a lower loss than the reference's passes"},
     [FLAG_PARTIAL] = {"--partial", NULL, "runs that have not finished pass too"},
     [FLAG_MADE_BY] = {"--made-by", "TEXT", "the command that made the runs, for the report"},
     [FLAG_HELP] = {"--help", NULL, "this text"},
 };
 
-static void print_help(const char *program) {
+static void print_help(void) {
     help_print(stdout,
                "./compare RUN RUN ... [--out DIR]: how runs differ from the first of them\n\n"
                "  RUN is a run directory, such as runs/NAME, or LABEL=DIRECTORY. Runs that\n"
                "  differ only in seed are grouped to estimate noise. Runs with another optimizer\n"
                "  or learning rate are ranked by loss, without limits of loss and norms.\n\n"
                "  ./compare runs/fp32 runs/bf16 --out runs/report\n"
-               "  ./compare before=runs/a after=runs/b\n\n",
-               program);
+               "  ./compare before=runs/a after=runs/b\n\n");
     flags_print(stdout, flags, FLAGS, 30);
     printf("\nExit status: 0 all pass, 1 some do not, or trouble, 2 wrong usage.\n");
 }
@@ -92,7 +91,6 @@ static int take_flag(struct options *options, enum flag flag, const char *value,
     if (flag == FLAG_OUT) options->out = value;
     if (flag == FLAG_REFERENCE) options->report.reference = value;
     if (flag == FLAG_MADE_BY) options->report.made_by = value;
-    limits->lower_is_fine |= flag == FLAG_LOWER_IS_FINE;
     limits->partial |= flag == FLAG_PARTIAL;
     options->help |= flag == FLAG_HELP;
     return 0;
@@ -113,7 +111,7 @@ static int add_run(struct options *options, const char *argument, struct error *
     if (equals) {
         if (equals == argument) return fail(error, "%s: the label is empty", argument);
         label = strndup(argument, (size_t)(equals - argument));
-        if (!label) return fail(error, "out of memory");
+        if (!label) return fail_memory(error, "the label of a run");
         argument = equals + 1;
     }
     arrput(options->paths, argument);
@@ -130,8 +128,7 @@ static int parse(struct options *options, int argc, char **argv, struct error *e
         }
         int flag = flags_read(flags, FLAGS, argc, argv, &i, &value, error);
         if (flag == FLAG_WRONG) return -1;
-        if (flag == FLAG_UNKNOWN)
-            return fail(error, "%s: there is no such option, see --help", argv[i]);
+        if (flag == FLAG_UNKNOWN) return flags_refuse(flags, FLAGS, argv[i], error);
         if (take_flag(options, (enum flag)flag, value, error)) return -1;
     }
     if (!options->help && arrlen(options->paths) < 2)
@@ -176,14 +173,14 @@ int main(int argc, char **argv) {
     int status = EXIT_USAGE;
     if (parse(&options, argc, argv, &error) == 0) {
         status = EXIT_DONE;
-        if (options.help) print_help(argv[0]);
+        if (options.help) print_help();
         else status = read_and_compare(&options, &error);
     }
     if ((fflush(stdout) || ferror(stdout)) && status == EXIT_DONE) {
         fail(&error, "standard output could not be written in full");
         status = EXIT_FAILED;
     }
-    if (error.text[0]) fprintf(stderr, "compare: %s\n", error.text);
+    if (error.text[0]) note_error(stderr, "compare", &error);
     for (int i = 0; i < arrlen(options.labels); i++) free(options.labels[i]);
     arrfree(options.labels);
     arrfree(options.paths);

@@ -272,6 +272,9 @@ static struct group_figures group_figures_of(const struct run_group *group) {
         }
     }
     figures.tokens_per_s = median_of(speeds, (int)arrlen(speeds));
+    for (int i = 0; i < 2; i++)
+        figures.tokens_per_s_quartiles[i] =
+            quantile_of(speeds, (int)arrlen(speeds), 0.25 + 0.5 * i);
     arrfree(speeds);
     return figures;
 }
@@ -299,12 +302,22 @@ static bool has_other_optimizer(const struct run_record *a, const struct run_rec
     return false;
 }
 
+static bool differs(const struct run_record *a, const struct run_record *b, const char *block,
+                    const char *key) {
+    const cJSON *x = json_member(a->config.root, block), *y = json_member(b->config.root, block);
+    if (key) x = json_member(x, key), y = json_member(y, key);
+    return (x || y) && !(x && y && cJSON_Compare(x, y, true));
+}
+
 int comparison_make(struct comparison *c, const struct run_group *reference,
                     const struct run_group *group, struct error *error) {
     *c = (struct comparison){.reference = reference, .group = group};
     pair_runs(c);
     align(c);
     c->other_optimizer = has_other_optimizer(reference->runs[0], group->runs[0]);
+    const struct run_record *a = reference->runs[0], *b = group->runs[0];
+    c->other_validation = differs(a, b, "train", "objective") || differs(a, b, "objective", NULL);
+    c->other_objective = c->other_validation || differs(a, b, "distill", NULL);
     if (c->steps == 0) {
         comparison_free(c);
         return fail(error, "%s and %s have no step in common", reference->label, group->label);

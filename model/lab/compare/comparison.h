@@ -33,7 +33,8 @@ struct group_figures {
     int64_t skipped_in_search;        /* number of skipped steps among those */
     int64_t not_finite;  /* number of other steps whose loss or gradient norm is not finite */
     double tokens_per_s; /* median without the first steps; NaN: unknown */
-    double memory_bytes; /* maximum; NaN: unknown */
+    double tokens_per_s_quartiles[2]; /* half of the steps are between them */
+    double memory_bytes;              /* maximum; NaN: unknown */
 };
 
 /* Number of first steps in which dynamic loss scaling may skip steps to find the scale. Twenty
@@ -53,6 +54,8 @@ struct comparison {
     struct run_pair *pairs; /* stb_ds array */
     bool same_seeds;        /* false: runs are paired in order and read different batches */
     bool other_optimizer;   /* update rule, rate or another key of it differ from the reference's */
+    bool other_objective;   /* training losses are of another kind than the reference's */
+    bool other_validation;  /* validation losses too */
     struct group_figures figures;
 
     int steps; /* number of steps that all runs of all pairs have */

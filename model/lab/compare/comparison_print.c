@@ -46,7 +46,9 @@ static const struct section figures[] = {
                  {"at equal loss", "equal_loss.speed_up", SHOW_NUMBER, 2, " x", COMPARED},
                  {"tokens to it", "equal_loss.tokens.percent", SHOW_CHANGE, 1, " %", COMPARED},
                  {"peak memory", "memory_bytes", SHOW_BYTES},
-                 {"saved", "memory_saving_percent", SHOW_NUMBER, 1, " %", COMPARED}}},
+                 {"saved", "memory_saving_percent", SHOW_NUMBER, 1, " %", COMPARED},
+                 {"half at", "tokens_per_s_low", SHOW_NUMBER},
+                 {"to", "tokens_per_s_high", SHOW_NUMBER}}},
 };
 
 static const struct section noise = {
@@ -195,23 +197,26 @@ static void print_title(FILE *out, const cJSON *report) {
     }
     if (printed_close(&labels)) end_out_of_memory();
     text_print(out, 2, "%s: %s%.0f step%s, %s%.0f seed%s, against %s", labels.text,
-               steps[0] < steps[1] ? "at least " : "", steps[0], steps[0] == 1 ? "" : "s",
-               seeds[0] < seeds[1] ? "at least " : "", seeds[0], seeds[0] == 1 ? "" : "s",
+               steps[0] < steps[1] ? "at least " : "", steps[0], PLURAL(steps[0]),
+               seeds[0] < seeds[1] ? "at least " : "", seeds[0], PLURAL(seeds[0]),
                json_text_at(report, "reference"));
     free(labels.text);
 }
 
 static void print_passed(FILE *out, const cJSON *group) {
-    char validation[60] = "", speed[60] = "", memory[60] = "";
+    char validation[80] = "", speed[60] = "", memory[60] = "";
     double faster = json_number_at(group, "speed_up");
     double saved = json_number_at(group, "memory_saving_percent");
     if (isfinite(json_number_at(group, "validation_step")))
-        snprintf(validation, sizeof validation, ", validation loss %+.3f %%",
-                 json_number_at(group, "validation_difference.percent"));
+        snprintf(validation, sizeof validation, ", validation loss %s %%",
+                 decimal(json_number_at(group, "validation_difference.percent"), 3, true).text);
     if (isfinite(faster)) snprintf(speed, sizeof speed, ", %.2f times as fast", faster);
-    if (isfinite(saved)) snprintf(memory, sizeof memory, ", %.1f %% less memory", saved);
-    text_print(out, 4, "%s: %s: training loss %+.3f %%%s%s%s", json_text_at(group, "label"),
-               json_text_at(group, "verdict"), json_number_at(group, "training_difference.percent"),
+    if (isfinite(saved))
+        snprintf(memory, sizeof memory, ", %.1f %% %s memory", fabs(saved),
+                 saved < 0 ? "more" : "less");
+    text_print(out, 4, "%s: %s: training loss %s %%%s%s%s", json_text_at(group, "label"),
+               json_text_at(group, "verdict"),
+               decimal(json_number_at(group, "training_difference.percent"), 3, true).text,
                validation, speed, memory);
 }
 
@@ -231,10 +236,11 @@ static void print_verdicts(FILE *out, const cJSON *groups) {
     cJSON_ArrayForEach(group, groups) {
         int id = 0;
         cJSON_ArrayForEach(check, json_at(group, "checks")) {
-            bool failed = strcmp(json_text_at(check, "outcome"), "fail") == 0;
-            if (failed || strcmp(json_text_at(check, "outcome"), "noise") == 0)
+            const char *outcome = json_text_at(check, "outcome");
+            bool failed = strcmp(outcome, "fail") == 0, better = strcmp(outcome, "better") == 0;
+            if (failed || better || strcmp(outcome, "noise") == 0)
                 text_print(out, 4, "%s: %s, %s: %s; limit: %s", json_text_at(group, "label"),
-                           failed ? "FAIL" : "noise", json_text_at(check, "name"),
+                           failed ? "FAIL" : outcome, json_text_at(check, "name"),
                            json_text_at(check, "text"), json_text_at(check, "rule"));
             doubtful = doubtful || (failed && is_doubtful(group, id, check));
             id++;

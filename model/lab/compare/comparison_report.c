@@ -9,6 +9,7 @@
 #include <stb/stb_ds.h>
 
 #include "data/util/json.h"
+#include "data/util/printed.h"
 #include "data/util/table.h"
 
 /* ---- figures of a group */
@@ -87,8 +88,10 @@ static void add_figures(cJSON *object, const struct comparison *c) {
                  {"share", skipped / steps}, {"in_search", (double)figures->skipped_in_search});
     add_scales(object, c->group->runs[0]);
     JSON_NUMBERS(object, {"not_finite", (double)figures->not_finite},
-                 {"tokens_per_s", figures->tokens_per_s}, {"speed_up", c->speed_up},
-                 {"memory_bytes", figures->memory_bytes},
+                 {"tokens_per_s", figures->tokens_per_s},
+                 {"tokens_per_s_low", figures->tokens_per_s_quartiles[0]},
+                 {"tokens_per_s_high", figures->tokens_per_s_quartiles[1]},
+                 {"speed_up", c->speed_up}, {"memory_bytes", figures->memory_bytes},
                  {"memory_saving_percent", c->memory_saving});
 }
 
@@ -200,13 +203,23 @@ static void warn_of_configs(cJSON *warnings, const cJSON *differences) {
     }
 }
 
+/* Speeds of steps differ by some % on an idle machine. */
+static void warn_of_speed(cJSON *warnings, const struct comparison *c) {
+    const double *quartiles = c->figures.tokens_per_s_quartiles;
+    if (quartiles[1] - quartiles[0] <= 0.2 * c->figures.tokens_per_s) return;
+    json_add_text(warnings,
+                  "half of the steps of %s ran at %.0f to %.0f tokens/s: the machine was busy with "
+                  "something else, so speeds are uncertain",
+                  c->group->label, quartiles[0], quartiles[1]);
+}
+
 static void warn_of_runs(cJSON *warnings, const struct run_group *group) {
     for (int r = 0; r < arrlen(group->runs); r++) {
         const struct run_record *run = group->runs[r];
         int64_t last = run_record_last_step(run);
         if (last < run->planned_steps)
-            json_add_text(warnings, "%s has done %" PRId64 " of %" PRId64 " steps", run->path, last,
-                          run->planned_steps);
+            json_add_text(warnings, "%s has done %" PRId64 " of %" PRId64 " step%s", run->path,
+                          last, run->planned_steps, PLURAL(run->planned_steps));
         if (run->cut)
             json_add_text(warnings,
                           "%s: the last line of its metrics.jsonl is not whole and left out",
@@ -263,7 +276,6 @@ static void add_limits(cJSON *root, const struct limits *limits) {
                  {"norm_percent", limits->norm}, {"correlation", limits->correlation},
                  {"skipped_percent", limits->skipped});
     cJSON_AddBoolToObject(item, "partial", limits->partial);
-    cJSON_AddBoolToObject(item, "lower_is_fine", limits->lower_is_fine);
 }
 
 /* Makes the report of all comparisons. */
@@ -290,6 +302,7 @@ static cJSON *report_of(const struct run_group *groups, const struct comparison 
     for (int g = 0; g < count; g++) {
         warn_of_runs(warnings, &groups[g]);
         warn_of_pairs(warnings, &comparisons[g]);
+        warn_of_speed(warnings, &comparisons[g]);
         add_group(items, &comparisons[g], &verdicts[g]);
     }
     cJSON_AddItemToObject(root, "config_differences", differences);

@@ -8,6 +8,7 @@
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
+#include "data/util/printed.h"
 #include "data/util/table.h"
 
 enum { WORDS_MAX = 64, REASON_MAX = 300 };
@@ -55,8 +56,8 @@ static bool read_curve(double *lowest, const struct run_record *run, char reason
     if (arrlen(run->validations) > 0 && !isfinite(arrlast(run->validations).loss))
         return explain(reason, "the last validation loss of %s is not finite", run->path);
     if (count < EQUAL_LOSS_VALIDATIONS)
-        return explain(reason, "%s has %d validations, fewer than %d (eval.every)", run->path,
-                       count, EQUAL_LOSS_VALIDATIONS);
+        return explain(reason, "%s has %d validation%s, fewer than %d (eval.every)", run->path,
+                       count, PLURAL(count), EQUAL_LOSS_VALIDATIONS);
     if (arrlast(run->validations).loss < run->validations[0].loss) return true;
     return explain(reason, "the validation loss of %s ends no lower than it began", run->path);
 }
@@ -65,7 +66,7 @@ static bool read_curve(double *lowest, const struct run_record *run, char reason
 
 /* Returns false with a reason if the groups validate on other text, or have other seeds. */
 static bool comparable(const struct comparison *c, char reason[REASON_MAX]) {
-    static const char *const begins[] = {"data.", "eval.batches", "train.micro_batch_size"};
+    static const char *const begins[] = {"data.", "eval.batches"};
     struct run_group *both = NULL;
     bool same = c->same_seeds;
     if (!same) explain(reason, "there is no seed in common");

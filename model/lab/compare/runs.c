@@ -84,7 +84,7 @@ static int read_metrics(struct run_record *run, struct error *error) {
     FILE *file = fdopen(descriptor, "r");
     if (!file) {
         close(descriptor);
-        return fail(error, "out of memory while reading %s", path);
+        return fail_memory(error, "%s", path);
     }
     int status = read_lines(run, file, path, error);
     fclose(file);
@@ -117,7 +117,7 @@ static int read_config(struct run_record *run, struct error *error) {
 int run_record_read(struct run_record *run, const char *path, struct error *error) {
     *run = (struct run_record){0};
     run->path = strdup(path);
-    if (!run->path) return fail(error, "out of memory");
+    if (!run->path) return fail_memory(error, "the path of a run");
     if (read_config(run, error) == 0 && read_metrics(run, error) == 0 &&
         json_file_open_optional(&run->profile, path, "profile.json", error) == 0)
         return 0;
@@ -171,12 +171,18 @@ static void add_settings(cJSON *settings, const cJSON *object, const char *prefi
     }
 }
 
+/* True if the config of a run has the key only in some precisions. */
+static bool is_of_a_precision(const char *key) {
+    return begins(key, "loss_scale.") || begins(key, "fp8.") || begins(key, "mx.") ||
+           begins(key, "nvfp4.");
+}
+
 /* True if the values of a key are equal in all configs. */
 static bool all_same(cJSON *const *settings, int count, const char *key) {
     for (int i = 0; i < count; i++)
         for (int k = 0; k < i; k++) {
             const cJSON *a = json_member(settings[i], key), *b = json_member(settings[k], key);
-            if ((!a || !b) && begins(key, "loss_scale.")) continue;
+            if ((!a || !b) && is_of_a_precision(key)) continue;
             if ((a || b) && !(a && b && cJSON_Compare(a, b, true))) return false;
         }
     return true;
@@ -189,8 +195,8 @@ static const char *weight_of(const char *key) {
         (begins(key, "optimizer.") && strstr(key, "8bit")))
         return "arithmetic";
     if (begins(key, "eval.")) return "validation";
-    if (begins(key, "model.") || begins(key, "data.") || begins(key, "train.") ||
-        begins(key, "optimizer."))
+    if (begins(key, "objective.") || begins(key, "distill.") || begins(key, "model.") ||
+        begins(key, "data.") || begins(key, "train.") || begins(key, "optimizer."))
         return "training";
     return "arithmetic";
 }
@@ -201,6 +207,19 @@ static bool is_listed(const cJSON *differences, const char *key) {
         if (strcmp(json_text_at(item, "key"), key) == 0) return true;
     }
     return false;
+}
+
+/* True if a key divides a step into micro-batches, and the steps of all runs have as many tokens.
+ */
+static bool divides_alike(const char *key, const struct run_record *const *runs, int count) {
+    static const char *const keys[] = {"train.micro_batch_size", "train.grad_accum_steps",
+                                       "train.batch_tokens"};
+    bool divides = false;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) divides |= strcmp(key, keys[i]) == 0;
+    for (int i = 0; i < count; i++)
+        divides = divides && runs[i]->steps[0].tokens * (double)runs[0]->steps[0].step ==
+                                 runs[0]->steps[0].tokens * (double)runs[i]->steps[0].step;
+    return divides;
 }
 
 /* Returns the keys whose values differ between runs, as config_differences does. */
@@ -215,7 +234,8 @@ static cJSON *differences_of(const struct run_record *const *runs, const char *c
             if (is_listed(differences, key) || all_same(settings, count, key)) continue;
             cJSON *item = json_add_item(differences);
             cJSON_AddStringToObject(item, "key", key);
-            cJSON_AddStringToObject(item, "weight", weight_of(key));
+            cJSON_AddStringToObject(
+                item, "weight", divides_alike(key, runs, count) ? "arithmetic" : weight_of(key));
             cJSON *values = cJSON_AddObjectToObject(item, "values");
             for (int other = 0; other < count; other++) {
                 const cJSON *value = json_member(settings[other], key);

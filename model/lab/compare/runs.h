@@ -68,10 +68,12 @@ void run_groups_free(struct run_group *groups);
 
 /* Returns the keys whose values differ between groups, except the seed and keys that do not affect
  * training: an array to be deleted, of {"key", "weight", "values": {label: value, or null if the
- * config lacks the key}}. A loss_scale that only one precision has is no difference. The weight is
+ * config lacks the key}}. Keys that only one precision has, as loss_scale, are no difference. The
+ * weight is
  *
  *   expected    precision
- *   arithmetic  device, threads, autocast, train.recompute: same training, other arithmetic
+ *   arithmetic  device, threads, autocast, train.recompute: same training, other arithmetic; also
+ *               train.micro_batch_size and grad_accum_steps, if steps have as many tokens
  *   validation  eval: validation losses are not comparable
- *   training    model, data, train, optimizer: a different training */
+ *   training    model, data, train, objective, distill, optimizer: a different training */
 struct cJSON *config_differences(const struct run_group *groups);

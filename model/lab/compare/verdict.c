@@ -10,6 +10,7 @@
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
+#include "data/util/printed.h"
 #include "data/util/table.h"
 
 enum { TEXT_MAX = 200, NOISE_MAX = 64 };
@@ -37,11 +38,8 @@ __attribute__((format(printf, 6, 7))) static void add(cJSON *checks, const char 
 }
 
 /* Writes a rule that limits the difference of a loss from the reference's. */
-static void loss_rule(char rule[TEXT_MAX], const char *before, double limit, const char *behind,
-                      const struct limits *limits) {
-    bool above = limits->lower_is_fine;
-    snprintf(rule, TEXT_MAX, "%s %s %g %% %s the reference%s", before, above ? "at most" : "within",
-             limit, above ? "above" : "of", behind);
+static void loss_rule(char rule[TEXT_MAX], const char *before, double limit, const char *behind) {
+    snprintf(rule, TEXT_MAX, "%s at most %g %% above the reference%s", before, limit, behind);
 }
 
 /* Writes the margin of a difference and if it is real; "" for a single seed. Returns words. */
@@ -53,13 +51,12 @@ static const char *noise_words(char words[NOISE_MAX], const struct difference *d
     return words;
 }
 
-/* Returns the outcome for a difference in %. The limit applies to its absolute value, or to its
- * value if one_sided. */
-static const char *judge(const struct difference *difference, double limit, bool one_sided) {
-    double size = one_sided ? difference->mean : fabs(difference->mean);
-    assert(!isnan(size));
-    if (size <= limit) return "pass";
-    return difference->count > 1 && !difference->real ? "noise" : "fail";
+/* Returns the outcome for a difference in %. A loss below the limit is better. */
+static const char *judge(const struct difference *difference, double limit, bool is_loss) {
+    assert(!isnan(difference->mean));
+    if (fabs(difference->mean) <= limit) return "pass";
+    if (difference->count > 1 && !difference->real) return "noise";
+    return is_loss && difference->mean < 0 ? "better" : "fail";
 }
 
 /* Adds the checks that the group computed in its precision, to its end, and finite values. A 16-bit
@@ -76,11 +73,12 @@ static void check_runs(cJSON *checks, const struct comparison *c, const struct l
         (double)f->planned_steps,
         limits->partial ? "steps that are missing are no failure (--partial)"
                         : "all steps of the config are done",
-        "%" PRId64 " of %" PRId64 " steps%s", f->last_step, f->planned_steps, done ? "" : " only");
+        "%" PRId64 " of %" PRId64 " step%s%s", f->last_step, f->planned_steps,
+        PLURAL(f->planned_steps), done ? "" : " only");
     add(checks, f->not_finite ? "fail" : "pass", (double)f->not_finite, 0,
         "loss and gradient norm are finite in every step not skipped",
         "%" PRId64 " step%s whose loss or gradient norm is not finite", f->not_finite,
-        f->not_finite == 1 ? "" : "s");
+        PLURAL(f->not_finite));
 }
 
 static double loss_limit(const struct comparison *c, const struct limits *limits) {
@@ -97,7 +95,7 @@ static void check_loss(cJSON *checks, const struct comparison *c, const struct l
     const struct difference *d = validation ? &c->validation : &c->training;
     const double *losses = validation ? c->validation_loss : c->training_loss;
     loss_rule(rule, validation ? "the last one is" : "the final one is", limits->loss,
-              "; 8 bits: twice that, 4 bits: 4 times", limits);
+              "; 8 bits: twice that, 4 bits: 4 times");
     if (validation) snprintf(at, sizeof at, " at step %" PRId64, c->validation_step);
     if (validation && c->validation_step < 0)
         add(checks, "nothing", NAN, limit, rule, "no validation that all runs have");
@@ -106,21 +104,22 @@ static void check_loss(cJSON *checks, const struct comparison *c, const struct l
     else if (isnan(d->mean))
         add(checks, "fail", NAN, limit, rule, "no finite loss over the last %d steps", c->window);
     else
-        add(checks, judge(d, limit, limits->lower_is_fine), d->mean, limit, rule,
-            "%+.3f %% (%.4f, reference %.4f)%s%s", d->mean, losses[COMPARE_OTHER],
-            losses[COMPARE_REFERENCE], at, noise_words(words, d));
+        add(checks, judge(d, limit, true), d->mean, limit, rule, "%s %% (%.4f, reference %.4f)%s%s",
+            decimal(d->mean, 3, true).text, losses[COMPARE_OTHER], losses[COMPARE_REFERENCE], at,
+            noise_words(words, d));
 }
 
 static void check_curve(cJSON *checks, const struct comparison *c, const struct limits *limits) {
     char rule[TEXT_MAX], words[NOISE_MAX];
-    bool above = limits->lower_is_fine;
+    /* Too high at one step matters more than farther below at another. */
+    bool above = c->curve_highest.mean > limits->curve;
     const struct difference *d = above ? &c->curve_highest : &c->curve;
-    loss_rule(rule, "smoothed and settled it stays", limits->curve, "", limits);
+    loss_rule(rule, "smoothed and settled it stays", limits->curve, "");
     if (isnan(c->curve_step))
         add(checks, "nothing", NAN, limits->curve, rule, "too few steps to smooth");
     else
-        add(checks, judge(d, limits->curve, above), d->mean, limits->curve, rule,
-            "%+.3f %% at most, at step %.0f%s", d->mean,
+        add(checks, judge(d, limits->curve, true), d->mean, limits->curve, rule,
+            "%s %% at most, at step %.0f%s", decimal(d->mean, 3, true).text,
             above ? c->curve_highest_step : c->curve_step, noise_words(words, d));
 }
 
@@ -141,13 +140,13 @@ static void check_norm(cJSON *checks, const struct comparison *c, const struct l
              "where the reference's is not",
              limits->norm, limits->skipped);
     if (c->norms_zero)
-        snprintf(zeros, sizeof zeros, ", 0 in %d of %d steps", c->norms_zero, c->norm_steps);
+        snprintf(zeros, sizeof zeros, ", 0 in %d of %d step%s", c->norms_zero, c->norm_steps,
+                 PLURAL(c->norm_steps));
     if (isfinite(c->norm_ratio))
         snprintf(geometric, sizeof geometric, ", geometric mean %.4f", c->norm_ratio);
     if (not_finite)
         add(checks, "fail", NAN, limits->norm, rule,
-            "not finite in %d step%s in which the reference's is", not_finite,
-            not_finite == 1 ? "" : "s");
+            "not finite in %d step%s in which the reference's is", not_finite, PLURAL(not_finite));
     else if (isnan(d->mean))
         add(checks, "nothing", NAN, limits->norm, rule, "no step that has one in all runs");
     else
@@ -182,7 +181,7 @@ static void check_skipped(cJSON *checks, const struct comparison *c, const struc
         snprintf(search, sizeof search, ", %" PRId64 " of them up to step %d", f->skipped_in_search,
                  COMPARE_SEARCH_STEPS);
     add(checks, few(skipped, steps, c, limits) ? "pass" : "fail", share, limits->skipped, rule,
-        "%" PRId64 " of %" PRId64 " steps%s", f->skipped, f->steps, search);
+        "%" PRId64 " of %" PRId64 " step%s%s", f->skipped, f->steps, PLURAL(f->steps), search);
 }
 
 /* Another optimizer or rate is meant to change losses, and with them gradient norms: neither is a
@@ -195,6 +194,16 @@ static void rank_instead(cJSON *check, enum check_id id) {
     cJSON_SetValuestring(cJSON_GetObjectItem(check, "outcome"), norms ? "nothing" : "ranked");
     cJSON_SetValuestring(cJSON_GetObjectItem(check, "rule"),
                          "none: the optimizer differs from the reference's");
+}
+
+/* Losses of other objectives, and their gradients, are other quantities. Distillation validates by
+ * the cross entropy, like others. */
+static void leave_out(cJSON *check, enum check_id id, const struct comparison *c) {
+    bool compares = id >= CHECK_TRAINING_LOSS && id <= CHECK_CORRELATION;
+    if (!compares || (id == CHECK_VALIDATION_LOSS && !c->other_validation)) return;
+    cJSON_SetValuestring(cJSON_GetObjectItem(check, "outcome"), "nothing");
+    cJSON_SetValuestring(cJSON_GetObjectItem(check, "rule"),
+                         "none: the objective differs from the reference's");
 }
 
 void verdict_rank(struct verdict *verdicts, const struct comparison *comparisons, int count,
@@ -235,7 +244,9 @@ void verdict_make(struct verdict *verdict, const struct comparison *c,
     check_skipped(checks, c, limits);
     assert(cJSON_GetArraySize(checks) == CHECKS);
     cJSON_ArrayForEach(check, checks) {
-        if (c->other_optimizer) rank_instead(check, (enum check_id)id++);
+        if (c->other_optimizer) rank_instead(check, (enum check_id)id);
+        if (c->other_objective) leave_out(check, (enum check_id)id, c);
+        id++;
         if (strcmp(json_text_at(check, "outcome"), "fail") == 0) verdict->pass = false;
     }
 }

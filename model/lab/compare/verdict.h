@@ -3,8 +3,7 @@
 
 #include "model/lab/compare/comparison.h"
 
-/* Differences count in both directions: a loss that is lower by more than the limit also means that
- * the run computes something else. With lower_is_fine a lower loss passes.
+/* A loss that is lower by more than the limit passes as "better". Norms count in both directions.
  *
  * The default of `loss` is the validation protocol's; for fp8 the limit is twice as large, because
  * published differences are 0.25 to 1 % (Micikevicius et al. 2022, Peng et al. 2023, DeepSeek-AI
@@ -19,7 +18,6 @@ struct limits {
      * limit applies to steps whose gradient norm is 0 while the reference's is not. */
     double skipped;
     bool partial; /* unfinished runs are judged by the steps they have */
-    bool lower_is_fine;
 };
 
 #define LIMITS_DEFAULT \
@@ -43,9 +41,9 @@ struct verdict {
     bool pass;
     int rank, ranked; /* place by loss, from 1, among those of other optimizers; 0: none */
     /* Array of {"name", "outcome", "value", "limit", "text", "rule"}: the result with its figures,
-     * and the condition for passing. Outcomes besides "pass" and "fail" pass too: "noise", beyond
-     * the limit but within noise (statistics.h); "nothing", the figure does not exist; "ranked",
-     * another optimizer, whose loss ranks it. The caller deletes it. */
+     * and the condition for passing. Outcomes besides "pass" and "fail" pass too: "better", a
+     * lower loss; "noise", beyond the limit but within noise (statistics.h); "nothing", the figure
+     * does not exist; "ranked", another optimizer, whose loss ranks it. The caller deletes it. */
     struct cJSON *checks;
 };
 

@@ -14,12 +14,12 @@
 #include "data/util/program.h"
 #include "data/util/progress.h"
 #include "data/util/signals.h"
-#include "model/config/config_keys.h"
-#include "model/core/forward.h"
-#include "model/io/checkpoint.h"
-#include "model/session/setup.h"
-#include "model/session/sample_model.h"
 #include "data/util/table.h"
+#include "model/config/config_keys.h"
+#include "model/io/checkpoint.h"
+#include "model/pass/forward.h"
+#include "model/session/sample_model.h"
+#include "model/session/setup.h"
 
 enum { SAMPLES = 8, TOKENS = 64 };
 
@@ -56,10 +56,13 @@ static const struct section differences = {
                 {"equal", "same_bits", SHOW_SHARE},
                 {"tokens/s", "tokens_per_s", SHOW_NUMBER}}};
 
-/* Says what a KL divergence means for training on the samples. */
-static void print_verdict(FILE *out, const cJSON *row, bool exact) {
+void agreement_print(FILE *out, const struct cJSON *row, bool exact) {
     const char *name = json_text_at(row, "name");
     double kl = json_number_at(row, "kl");
+    const char *scales = "; scales of whole tensors depend on all tokens of a batch: try ";
+    const char *other = strcmp(name, "fp8") == 0     ? "fp8.recipe=row or mxfp8"
+                        : strcmp(name, "nvfp4") == 0 ? "mxfp4 or mxfp8"
+                                                     : NULL;
     if (json_number_at(row, "same_bits") == 1)
         text_print(out, 4, "%s: the same bits; samples are on-policy", name);
     else if (kl < KL_SAFE)
@@ -68,11 +71,11 @@ static void print_verdict(FILE *out, const cJSON *row, bool exact) {
         text_print(out, 4, "%s: correct for it with importance sampling (KL from %g to %g)", name,
                    KL_SAFE, KL_LIMIT);
     else
-        text_print(out, 4, "%s: not for on-policy training (KL above %g); %s", name, KL_LIMIT,
-                   exact ? "scales that depend on all tokens of a batch, as fp8's of a tensor, "
-                           "differ even so: try fp8.recipe=row or mxfp8"
-                         : "try fp8.recipe=row or mxfp8 instead of scales of whole tensors, or "
-                           "sample.exact");
+        text_print(out, 4, "%s: not for on-policy training (KL above %g)%s%s", name, KL_LIMIT,
+                   other ? scales : "",
+                   other   ? other
+                   : exact ? ""
+                           : "; try sample.exact");
 }
 
 static void print_report(FILE *out, const cJSON *report) {
@@ -82,7 +85,7 @@ static void print_report(FILE *out, const cJSON *report) {
                json_number_at(report, "texts"), json_number_at(report, "tokens"),
                exact ? "by the training forward pass (sample.exact)" : "with the key-value cache");
     section_print(out, &differences, json_at(report, "precisions"));
-    cJSON_ArrayForEach(row, json_at(report, "precisions")) print_verdict(out, row, exact);
+    cJSON_ArrayForEach(row, json_at(report, "precisions")) agreement_print(out, row, exact);
 }
 
 /* ---- figures */
@@ -140,13 +143,13 @@ void agreement_report(cJSON *row, struct agreement *agreement) {
 /* Samples the texts. Texts do not end early, so all have the same length. */
 static int sample(struct rollout *rollout, const struct config *config, const char *from,
                   uint64_t seed, const volatile sig_atomic_t *stop, struct error *error) {
-    struct sample_model model;
+    struct sample_model sampled;
     struct sampler sampler;
     const struct sample_options options = {
         .temperature = 1, .top_p = 1, .seed = seed, .exact = config->sample.exact};
-    if (sample_model_open(&model, config, from, error)) return -1;
-    rollout->precision = config_precision_name(precision_setting(&model.precision, config));
-    int status = sampler_open(&sampler, &model.gpt, &options, error);
+    if (sample_model_open(&sampled, config, from, error)) return -1;
+    rollout->precision = config_precision_name(precision_setting(&sampled.model.precision, config));
+    int status = sampler_open(&sampler, &sampled.model, &options, error);
     if (status == 0) {
         double began = progress_clock();
         sampler_read(&sampler, rollout->first, arrlen(rollout->first));
@@ -155,7 +158,7 @@ static int sample(struct rollout *rollout, const struct config *config, const ch
             float *logits = rollout->logits + t * rollout->texts * rollout->vocabulary;
             for (int64_t i = 0; i < rollout->texts; i++)
                 memcpy(logits + i * rollout->vocabulary,
-                       sampler.logits + i * model.gpt.shape.padded_vocab,
+                       sampler.logits + i * sampled.model.shape.padded_vocab,
                        (size_t)rollout->vocabulary * sizeof *logits);
             status = sampler_draw(&sampler, drawn, error);
             if (status == 0 && t + 1 < rollout->tokens) sampler_append(&sampler, drawn);
@@ -163,71 +166,80 @@ static int sample(struct rollout *rollout, const struct config *config, const ch
         }
         rollout->seconds = progress_clock() - began;
         sampler_close(&sampler);
-        if (status == 0 && model.be.failure.text[0])
-            status = fail(error, "%s", model.be.failure.text);
+        if (status == 0 && sampled.be.failure.text[0])
+            status = fail(error, "%s", sampled.be.failure.text);
     }
-    sample_model_close(&model);
+    sample_model_close(&sampled);
     return status;
 }
 
 /* Compares the predictions of a chunk of rows, the model's current logits. The first token drawn is
  * predicted at the last token of the beginning. */
 static void compare_rows(struct agreement *agreement, const struct rollout *rollout,
-                         const struct gpt *gpt, const float *logits, int64_t first, int64_t rows) {
+                         const struct model *model, const float *logits, int64_t first,
+                         int64_t rows) {
     for (int64_t row = first; row < first + rows; row++) {
-        int64_t text = row / gpt->shape.sequence_length;
-        int64_t t = row % gpt->shape.sequence_length - (arrlen(rollout->first) - 1);
+        int64_t text = row / model->shape.sequence_length;
+        int64_t t = row % model->shape.sequence_length - (arrlen(rollout->first) - 1);
         int64_t index = t * rollout->texts + text;
         if (t >= 0 && t < rollout->tokens)
             agreement_add(agreement, rollout->logits + index * rollout->vocabulary,
-                          logits + (row - first) * gpt->shape.padded_vocab, rollout->vocabulary,
+                          logits + (row - first) * model->shape.padded_vocab, rollout->vocabulary,
                           rollout->drawn[index]);
     }
 }
 
 /* Runs the training forward pass on the texts, with the logits in the chunks of the loss. */
-static int compare(struct agreement *agreement, const struct rollout *rollout, struct gpt *gpt,
+static int compare(struct agreement *agreement, const struct rollout *rollout, struct model *model,
                    struct error *error) {
-    const struct gpt_shape *s = &gpt->shape;
+    const struct model_shape *s = &model->shape;
     size_t columns = (size_t)s->padded_vocab, count = (size_t)s->logit_rows * columns;
-    int32_t *tokens = NULL; /* stb_ds arrays */
-    float *raw = NULL, *logits = NULL;
-    arrsetlen(tokens, s->rows);
+    float *raw = NULL, *logits = NULL; /* stb_ds arrays */
+    struct batch batch;
+    const struct batch_format format = {
+        .batch = s->batch,
+        .length = s->sequence_length,
+        .arrays = model->precision.quantizes ? BATCH_FIRST_KEYS | BATCH_POSITIONS : 0};
+    if (batch_open(&batch, model->be, &format, error)) {
+        batch_close(&batch);
+        return -1;
+    }
     arrsetlen(raw, count);
     arrsetlen(logits, count);
-    memset(tokens, 0, (size_t)s->rows * sizeof *tokens);
     for (int64_t text = 0; text < rollout->texts; text++) {
-        int32_t *row = tokens + text * s->sequence_length;
+        int32_t *row = batch.host.tokens + text * s->sequence_length;
         for (ptrdiff_t i = 0; i < arrlen(rollout->first); i++) *row++ = rollout->first[i];
         for (int64_t t = 0; t + 1 < rollout->tokens; t++)
             *row++ = rollout->drawn[t * rollout->texts + text];
+        batch_pad(&batch.host, text, arrlen(rollout->first) + rollout->tokens - 1);
     }
-    backend_upload(gpt->be, gpt->activations.tokens, tokens, (size_t)s->rows * sizeof *tokens);
-    gpt_forward(gpt);
+    batch_upload(&batch);
+    model_forward(&(struct pass){
+        .model = model, .kind = PASS_EVALUATE, .batch = batch.sent, .rows = s->rows});
     for (int64_t first = 0; first < s->rows; first += s->logit_rows) {
         int64_t rows = MIN(s->rows - first, s->logit_rows);
-        enum dtype dtype = gpt->activations.logits.dtype;
-        gpt_logits(gpt, first, rows);
-        backend_download(gpt->be, raw, gpt->activations.logits.data,
+        enum dtype dtype = model->activations.logits.dtype;
+        model_logits(model, first, rows);
+        backend_download(model->be, raw, model->activations.logits.data,
                          (size_t)rows * columns * dtype_bytes(dtype));
-        compare_rows(agreement, rollout, gpt,
+        compare_rows(agreement, rollout, model,
                      dtype_widen(logits, raw, dtype, 0, (size_t)rows * columns), first, rows);
     }
-    arrfree(tokens);
+    batch_close(&batch);
     arrfree(raw);
     arrfree(logits);
-    return gpt->be->failure.text[0] ? fail(error, "%s", gpt->be->failure.text) : 0;
+    return model->be->failure.text[0] ? fail(error, "%s", model->be->failure.text) : 0;
 }
 
 /* Opens the model for the training forward pass: that of exact sampling. */
 static int score(struct agreement *agreement, const struct rollout *rollout,
                  const struct config *config, const char *from, struct error *error) {
-    struct sample_model model;
+    struct sample_model sampled;
     struct config training = *config;
     training.sample.exact = true;
-    if (sample_model_open(&model, &training, from, error)) return -1;
-    int status = compare(agreement, rollout, &model.gpt, error);
-    sample_model_close(&model);
+    if (sample_model_open(&sampled, &training, from, error)) return -1;
+    int status = compare(agreement, rollout, &sampled.model, error);
+    sample_model_close(&sampled);
     return status;
 }
 
@@ -260,11 +272,11 @@ static int read_beginning(struct rollout *rollout, const struct config *config, 
 
 /* Sets the number and length of texts, and the tokens that they begin with. */
 static int plan_rollout(struct rollout *rollout, struct config *config, const char *from,
-                        const struct agreement_options *options, struct error *error) {
+                        const struct command_line *line, struct error *error) {
     if (read_beginning(rollout, config, from, error)) return -1;
     int64_t limit = sample_model_context(config), before = arrlen(rollout->first) - 1;
     int64_t room = limit - before;
-    rollout->texts = options->samples > 0 ? options->samples : SAMPLES;
+    rollout->texts = line->samples > 0 ? line->samples : SAMPLES;
     const bool is_given =
         config->sample.tokens > 0 && config_given_by_flag(config, "sample.tokens");
     rollout->tokens = is_given ? config->sample.tokens : MIN(room, TOKENS);
@@ -288,25 +300,24 @@ static int plan_rollout(struct rollout *rollout, struct config *config, const ch
                 drawn);
 }
 
-int run_agreement(const struct config *config, const char *from,
-                  const struct agreement_options *options, struct error *error) {
+int run_agreement(const struct config *config, const char *from, const struct command_line *line,
+                  struct error *error) {
     struct rollout rollout = {0};
     struct config fitted = *config;
     const volatile sig_atomic_t *stop = signals_catch();
     cJSON *report = cJSON_CreateObject();
     uint64_t seed = derive_seed(config->seed, SEED_SAMPLE);
-    int count = options->precision_count, status = 0;
-    if (options->out) status = report_folder(options->out, error);
-    if (status == 0) status = plan_rollout(&rollout, &fitted, from, options, error);
+    int count = line->precision_count, status = 0;
+    if (line->out) status = report_folder(line->out, error);
+    if (status == 0) status = plan_rollout(&rollout, &fitted, from, line, error);
     JSON_NUMBERS(report, {"texts", (double)rollout.texts}, {"tokens", (double)rollout.tokens});
     cJSON_AddBoolToObject(report, "exact", config->sample.exact);
     cJSON_AddArrayToObject(report, "precisions");
     for (int i = 0; status == 0 && i < (count > 0 ? count : 1); i++) {
-        if (count > 0) fitted.precision = options->precisions[i];
+        if (count > 0) fitted.precision = line->precisions[i];
         status = agree_in_precision(report, &rollout, &fitted, from, seed, stop, error);
     }
-    if (status == 0)
-        status = report_publish(print_report, report, options->out, "agreement", error);
+    if (status == 0) status = report_publish(print_report, report, line->out, "agreement", error);
     cJSON_Delete(report);
     arrfree(rollout.first);
     free(rollout.drawn);

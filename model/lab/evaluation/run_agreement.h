@@ -3,24 +3,20 @@
  * none. */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "data/util/error.h"
-#include "model/config/config.h"
+#include "model/cli/command_line.h"
 
-struct agreement_options {
-    const enum config_precision *precisions; /* [precision_count] */
-    int precision_count;                     /* 0: the config's precision */
-    int64_t samples;                         /* number of texts; 0: 8 */
-    const char *out;                         /* directory for reports; NULL: none are written */
-};
-
-/* Samples texts at temperature 1 with the key-value cache, or with sample.exact as the training
- * forward pass does, and computes the predictions of the same tokens with the training forward
- * pass. Texts have sample.tokens tokens if a flag sets it above 0, else 64. Prints how they differ,
- * and writes agreement.json into options->out, which it creates. Returns an exit status. */
-int run_agreement(const struct config *config, const char *from,
-                  const struct agreement_options *options, struct error *error);
+/* Samples texts, line->samples or 8, at temperature 1 with the key-value cache, or with
+ * sample.exact as the training forward pass does, and computes the predictions of the same tokens
+ * with the training forward pass. Texts have sample.tokens tokens if a flag sets it above 0,
+ * else 64. Prints how they differ, and writes agreement.json into line->out, which it creates.
+ * Returns an exit status. */
+int run_agreement(const struct config *config, const char *from, const struct command_line *line,
+                  struct error *error);
 
 struct cJSON;
 
@@ -38,3 +34,6 @@ void agreement_add(struct agreement *agreement, const float *sampler, const floa
 
 /* Adds the figures of at least one token to a row of the report, and sorts the differences. */
 void agreement_report(struct cJSON *row, struct agreement *agreement);
+
+/* Prints what the KL divergence in a row means for training on the samples. exact: sample.exact. */
+void agreement_print(FILE *out, const struct cJSON *row, bool exact);

@@ -2,17 +2,10 @@
 #pragma once
 
 #include "data/util/error.h"
-#include "model/config/config.h"
+#include "model/cli/command_line.h"
 
-struct choices_options {
-    const char *questions;                   /* a file of JSON Lines, or "tales" */
-    const enum config_precision *precisions; /* [precision_count] */
-    int precision_count;                     /* 0: the config's precision */
-    const char *out;                         /* directory for reports; NULL: none are written */
-};
-
-/* Answers the questions with the model at `from`, a checkpoint or a Hugging Face directory. Prints
- * a table; writes choices.json, with the log-likelihoods of all choices, into options->out, which
- * it creates. Returns an exit status. */
-int run_choices(const struct config *config, const char *from,
-                const struct choices_options *options, struct error *error);
+/* Answers line->questions in each of line->precisions, or in the config's if there are none. Prints
+ * a table; writes choices.json, with the log-likelihoods of all choices, into line->out, which it
+ * creates. Returns an exit status. */
+int run_choices(const struct config *config, const char *from, const struct command_line *line,
+                struct error *error);

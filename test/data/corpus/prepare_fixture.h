@@ -19,6 +19,7 @@
 #include "data/util/files.h"
 #include "data/corpus/tokens.h"
 #include "test/data/tokenize/token_at.h"
+#include "test/notes.h"
 #include "test/scratch.h"
 
 enum { ARGUMENTS_MAX = 24, BLOCK_BYTES = 16 << 20, OUTPUT_MAX = 20000 };
@@ -75,6 +76,7 @@ static inline int finish(pid_t child) {
     cr_assert(WIFEXITED(status), "the program was ended by signal %d", WTERMSIG(status));
     read_text("out.txt", out_text, sizeof out_text);
     read_text("error.txt", error_text, sizeof error_text);
+    unfold(error_text);
     return WEXITSTATUS(status);
 }
 

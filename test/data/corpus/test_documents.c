@@ -63,8 +63,8 @@ static char *read_all(struct reading *reading, int *status) {
     while ((*status = documents_next(&reading->documents, &piece, &error)) == 0) {
         cr_assert(piece.size > 0 || piece.is_row);
         cr_assert_eq(piece.begins && piece.is_row,
-                     piece.is_row && !(piece.form == DOCUMENT_PAIR && piece.in_loss));
-        if (piece.form == DOCUMENT_PAIR) arrput(all, piece.in_loss ? '>' : '<');
+                     piece.is_row && !(piece.form == DOCUMENT_ANSWER && piece.in_loss));
+        if (piece.form == DOCUMENT_ANSWER) arrput(all, piece.in_loss ? '>' : '<');
         else if (piece.begins) arrput(all, piece.is_row ? '[' : '{');
         if (piece.size > 0) memcpy(arraddnptr(all, piece.size), piece.text, piece.size);
     }

@@ -145,6 +145,13 @@ Test(inputs, refusals_name_a_remedy) {
     put("a.txt.zst", 1);
     put("a.parquet", 1);
     put("a.CSV", 1);
+    put("a.csv.gz", 1);
+    put("a.parquet.zip", 1);
+    put("a.tar.xz", 1);
+    put("a.tgz", 1);
+    mkdir("tables", 0755);
+    put("tables/a.c", 1);
+    put("tables/x.parquet", 1);
     mkdir("d", 0755);
     put("d/a.c", 1);
     expect_refusal("missing.txt", "missing.txt: No such file", "check the path");
@@ -153,6 +160,12 @@ Test(inputs, refusals_name_a_remedy) {
     expect_refusal("a.txt.zst", "compressed", "zstd -dc a.txt.zst | ./prepare ... -");
     expect_refusal("a.parquet", "is a table", "scripts/rows.py a.parquet | ./prepare");
     expect_refusal("a.CSV", "is a table", "scripts/rows.py a.CSV | ./prepare");
+    expect_refusal("a.csv.gz", "is a compressed table",
+                   "gzip -dc a.csv.gz >a.csv; scripts/rows.py a.csv | ./prepare ... --jsonl -");
+    expect_refusal("a.parquet.zip", "is a compressed table", "unzip -p a.parquet.zip >a.parquet;");
+    expect_refusal("a.tar.xz", "is an archive", "tar -xf");
+    expect_refusal("a.tgz", "is an archive", "tar -xf");
+    expect_refusal("tables", "tables holds tables", "scripts/rows.py tables | ./prepare");
     expect_refusal("d", "no text in the folder d", "'d/*.log'");
     expect_refusal("a.parquet/x", "Not a directory", "check the path");
 }

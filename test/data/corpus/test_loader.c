@@ -82,8 +82,10 @@ Test(loader, trains_the_ends_of_shards) {
             isolate(&loader, keys, NULL, k, 1);
             for (int t = 0; t < seq_len; t++) {
                 cr_expect(keys[t] >= 0 && keys[t] <= t);
-                if (t > real) cr_expect_eq(inputs[t], inputs[t - 1], "filled with the last token");
-                if (targets[t] < 0) continue;
+                if (targets[t] < 0) {
+                    cr_expect_eq(inputs[t], inputs[0], "filled with the first token");
+                    continue;
+                }
                 cr_expect_eq(real++, t, "a gap");
                 cr_expect_eq(targets[t], inputs[t] + 1);
                 seen[targets[t]]++;
@@ -274,35 +276,6 @@ Test(loader, isolates_documents) {
     cr_expect_arr_eq(got, first, sizeof first);
     for (int i = 0; i < 5 * 4; i++) cr_expect_eq(positions[i], i % 4 - first[i]);
     loader_close(&loader);
-    tokens_close(&tokens);
-}
-
-/* A document is cut if its pairs of token and target are in two sequences. */
-Test(loader, counts_documents_that_sequences_cut) {
-    enum { TOKENS = 203 };
-    const uint64_t counts[] = {TOKENS};
-    struct tokens tokens = made_of(counts, 1);
-    for (int trial = 0; trial < 200; trial++) {
-        uint8_t starts[(TOKENS + 7) / 8] = {1};
-        uint64_t begin = 0, documents = 0, cut = 0, found;
-        const int seq_len = 1 + (int)(random_bits(7, (uint64_t)trial, 0) % 20);
-        const uint64_t longest = 2 + random_bits(7, (uint64_t)trial, 1) % 60;
-        while (begin < TOKENS) { /* a document that begins with the last token has no target */
-            uint64_t next = begin + 1 + random_bits(8, (uint64_t)trial, begin) % longest;
-            starts[begin / 8] |= (uint8_t)(1 << begin % 8);
-            documents += begin < TOKENS - 1;
-            if (next > TOKENS) next = TOKENS;
-            cut += next >= begin + 3 && begin / (uint64_t)seq_len != (next - 2) / (uint64_t)seq_len;
-            begin = next;
-        }
-        struct loader loader = opened(&tokens, seq_len, false);
-        tokens.shards[0].mask.starts = starts;
-        cr_expect_eq(loader_cut_documents(&loader, &found), cut, "trial %d", trial);
-        cr_expect_eq(found, documents, "trial %d", trial);
-        tokens.shards[0].mask.starts = NULL;
-        cr_expect_eq(loader_cut_documents(&loader, &found) + found, 0);
-        loader_close(&loader);
-    }
     tokens_close(&tokens);
 }
 

@@ -39,7 +39,7 @@ static struct loader opened(const struct tokens *tokens, int seq_len, int longes
     struct loader loader;
     const struct loader_options options = {.seq_len = seq_len,
                                            .vocab_size = 100000,
-                                           .pairs = true,
+                                           .kind = &pairs_loader,
                                            .longest = longest,
                                            .prompts = prompts};
     cr_assert_eq(loader_open(&loader, tokens, &options, &error), 0, "%s", error.text);
@@ -51,23 +51,24 @@ Test(pairs, fills_sequences_with_whole_pairs) {
     const struct sizes documents[] = {{3, 2}, {3, 1}, {2, 2}, {2, 3}, {4, 4}, {4, 2}};
     struct tokens tokens = made_of(documents, 6, TOKEN_REJECTED);
     struct loader loader = opened(&tokens, 14, 100, false);
-    /* 4 + 3, 3 + 4, 7 + 5 rows: two pairs in the first sequence. */
+    /* 4 + 3, 3 + 4, 7 + 5 rows: two pairs in one sequence, which is read first here. */
     cr_assert_eq(loader.sequence_count, 2);
-    cr_expect_eq(loader.pairs.cut, 0);
+    const uint64_t first = loader.packing.first[0] == 0 ? 0 : 1;
+    cr_expect_eq(loader.packing.cut, 0);
     int32_t inputs[28], targets[28], keys[28], positions[28];
-    struct loader_pair pairs[14];
+    struct preference_pair pairs[14];
     struct loader_arrays arrays = {.tokens = inputs,
                                    .targets = targets,
                                    .first_keys = keys,
                                    .positions = positions,
                                    .pairs = pairs};
-    cr_assert_eq(loader_batch(&loader, &arrays, 0, 2, &error), 0, "%s", error.text);
+    cr_assert_eq(loader_batch(&loader, &arrays, first, 2, &error), 0, "%s", error.text);
     cr_expect_eq(arrays.counted, 3);
     cr_expect_eq(loader_target_count(&loader, 0, 2), 3);
-    cr_expect_eq(loader_target_count(&loader, 1, 1), 1);
+    cr_expect_eq(loader_target_count(&loader, first + 1, 1), 1);
     static const int32_t expected_inputs[] = {0,  1,  2,  3,  5,  6,  7,  9,  10, 11,
                                               13, 14, 15, 16, 18, 19, 20, 21, 22, 23,
-                                              24, 26, 27, 28, 29, 30, 30, 30};
+                                              24, 26, 27, 28, 29, 30, 18, 18};
     static const int32_t expected_targets[] = {-1, -1, 3,  4,  -1, -1, 8,  -1, 11, 12,
                                                -1, 15, 16, 17, -1, -1, -1, 22, 23, 24,
                                                25, -1, -1, -1, 30, 31, -1, -1};
@@ -82,14 +83,14 @@ Test(pairs, fills_sequences_with_whole_pairs) {
         cr_expect_eq(keys[i], expected_keys[i], "row %d: %d", i, keys[i]);
         cr_expect_eq(positions[i], expected_positions[i], "row %d: %d", i, positions[i]);
     }
-    static const struct loader_pair expected[] = {
-        {.begin = {0, 4}, .answer = {2, 6}, .end = {4, 7}, .index = 0},
-        {.begin = {7, 10}, .answer = {8, 11}, .end = {10, 14}, .index = 1},
-        {.begin = {14, 21}, .answer = {17, 24}, .end = {21, 26}, .index = 2},
+    static const struct preference_pair expected[] = {
+        {.begin = {0, 4}, .answer = {2, 6}, .end = {4, 7}, .piece = 0},
+        {.begin = {7, 10}, .answer = {8, 11}, .end = {10, 14}, .piece = 2},
+        {.begin = {14, 21}, .answer = {17, 24}, .end = {21, 26}, .piece = 4},
     };
     for (int i = 0; i < 3; i++) {
-        cr_expect_eq(pairs[i].index, expected[i].index);
-        for (int side = 0; side < PAIR_SIDES; side++) {
+        cr_expect_eq(pairs[i].piece, expected[i].piece);
+        for (int side = 0; side < PREFERENCE_SIDES; side++) {
             cr_expect_eq(pairs[i].begin[side], expected[i].begin[side]);
             cr_expect_eq(pairs[i].answer[side], expected[i].answer[side]);
             cr_expect_eq(pairs[i].end[side], expected[i].end[side]);
@@ -105,7 +106,7 @@ Test(pairs, counts_the_prompt_of_the_chosen_answer_on_request) {
     struct tokens tokens = made_of(documents, 2, TOKEN_REJECTED);
     struct loader loader = opened(&tokens, 8, 4, true);
     int32_t inputs[8], targets[8], keys[8];
-    struct loader_pair pairs[4];
+    struct preference_pair pairs[4];
     struct loader_arrays arrays = {
         .tokens = inputs, .targets = targets, .first_keys = keys, .pairs = pairs};
     cr_assert_eq(loader_batch(&loader, &arrays, 0, 1, &error), 0, "%s", error.text);
@@ -127,30 +128,32 @@ Test(pairs, cuts_documents_that_do_not_fit) {
                 if (shape % 7 != seq_len % 7) continue; /* a part of all, for speed */
                 struct tokens tokens = made_of(documents, 2, TOKEN_REJECTED);
                 struct loader loader = opened(&tokens, seq_len, longest, false);
-                const struct pair *pair = &loader.pairs.list[0];
+                const struct packed_piece *pair = loader.packing.pieces;
                 uint64_t begin = 0, rows = 0, all = 0;
                 bool cut = false;
-                for (int side = 0; side < PAIR_SIDES; side++) {
+                for (int side = 0; side < PREFERENCE_SIDES; side++) {
                     const struct sizes *d = &documents[side];
                     const uint32_t given = (uint32_t)(d->prompt + d->answer - 1);
-                    const uint32_t answer = pair->rows[side] - pair->answer[side];
                     const uint64_t first_answer = begin + (uint64_t)d->prompt;
-                    cr_assert_eq(pair->begin[side] + pair->answer[side] + 1, first_answer);
-                    cr_assert(pair->begin[side] >= begin && pair->rows[side] <= given);
+                    const uint32_t rows_of_side = pair[side].rows;
+                    const uint64_t end = pair[side].begin + rows_of_side;
+                    cr_assert_lt(pair[side].begin, first_answer);
+                    cr_assert(pair[side].begin >= begin && rows_of_side <= given);
+                    const uint32_t answer = (uint32_t)(end + 1 - first_answer);
                     cr_assert(answer >= 1 && answer <= (uint32_t)d->answer);
-                    cr_assert(pair->rows[side] <= (uint32_t)longest);
+                    cr_assert(rows_of_side <= (uint32_t)longest);
                     /* The prompt is cut only if the answer has half of the rows. */
-                    if (pair->begin[side] > begin)
-                        cr_assert(answer == (uint32_t)d->answer || 2 * answer >= pair->rows[side]);
+                    if (pair[side].begin > begin)
+                        cr_assert(answer == (uint32_t)d->answer || 2 * answer >= rows_of_side);
                     begin = first_answer + (uint64_t)d->answer;
-                    rows += pair->rows[side];
+                    rows += rows_of_side;
                     all += given;
-                    cut |= pair->rows[side] < given;
+                    cut |= rows_of_side < given;
                 }
                 cr_assert_leq(rows, (uint64_t)seq_len);
-                cr_assert_eq(loader.pairs.cut, cut);
-                const bool needed = all > (uint64_t)seq_len || pair->rows[0] == (uint32_t)longest ||
-                                    pair->rows[1] == (uint32_t)longest;
+                cr_assert_eq(loader.packing.cut, cut);
+                const bool needed = all > (uint64_t)seq_len || pair[0].rows == (uint32_t)longest ||
+                                    pair[1].rows == (uint32_t)longest;
                 cr_assert(needed || !cut);
                 if (all > (uint64_t)seq_len && longest >= seq_len)
                     cr_assert_eq(rows, (uint64_t)seq_len, "%d %d", seq_len, shape);
@@ -162,9 +165,16 @@ Test(pairs, cuts_documents_that_do_not_fit) {
 Test(pairs, knows_labelled_rows) {
     const struct sizes documents[] = {{3, 2}, {3, 1}, {2, 2}, {2, 3}};
     struct tokens tokens = made_of(documents, 4, TOKEN_REJECTED | TOKEN_LABEL);
+    struct token_mask *mask = &tokens.shards[0].mask;
+    ((uint8_t *)mask->labels)[0] |= 1; /* the first answer is undesirable */
     struct loader loader = opened(&tokens, 20, 100, false);
-    cr_expect(pairs_exist(&tokens) && pairs_labelled(&tokens) && loader.pairs.labelled);
-    cr_expect(!loader.pairs.list[0].undesirable && !loader.pairs.list[1].undesirable);
+    cr_expect(pairs_exist(&tokens) && pairs_labelled(&tokens) && loader.packing.labelled);
+    int32_t inputs[20], targets[20], keys[20];
+    struct preference_pair pairs[10];
+    struct loader_arrays arrays = {
+        .tokens = inputs, .targets = targets, .first_keys = keys, .pairs = pairs};
+    cr_assert_eq(loader_batch(&loader, &arrays, 0, 1, &error), 0, "%s", error.text);
+    cr_expect(arrays.counted == 2 && pairs[0].undesirable && !pairs[1].undesirable);
     loader_close(&loader);
     tokens_close(&tokens);
 }
@@ -173,7 +183,7 @@ Test(pairs, refuses_sets_without_pairs) {
     struct loader loader;
     struct tokens tokens;
     const struct loader_options options = {
-        .seq_len = 4, .vocab_size = 100, .pairs = true, .longest = 4};
+        .seq_len = 4, .vocab_size = 100, .kind = &pairs_loader, .longest = 4};
     int32_t *owned = calloc(40, sizeof *owned);
     cr_assert_eq(tokens_from_memory(&tokens, owned, 40, "text", &error), 0);
     cr_expect(!pairs_exist(&tokens) && !pairs_labelled(&tokens));
@@ -188,7 +198,7 @@ Test(pairs, leaves_no_row_without_a_position) {
     struct tokens tokens = made_of(documents, 2, TOKEN_REJECTED);
     struct loader loader = opened(&tokens, 40, 4, false);
     int32_t inputs[40], targets[40], keys[40], positions[40];
-    struct loader_pair pairs[20];
+    struct preference_pair pairs[20];
     struct loader_arrays arrays = {.tokens = inputs,
                                    .targets = targets,
                                    .first_keys = keys,

@@ -29,6 +29,19 @@ Test(prepare, keeps_the_end_of_a_short_text_for_validation) {
                        "%s", out_text);
 }
 
+Test(prepare, counts_of_one_are_singular) {
+    write_text("a.txt", "abcd");
+    cr_assert_eq(run("--tokenizer bytes --val-fraction 0.25 --out set a.txt"), 0, "%s", error_text);
+    cr_expect_not_null(strstr(out_text, "3 training tokens in 1 shard: set_train_*.bin; 1 "
+                                        "validation token in 1 shard: set_val_*.bin;"),
+                       "%s", out_text);
+    cr_assert_eq(run("--tokenizer bytes --out set a.txt"), 1);
+    cr_expect_not_null(strstr(error_text, "2 shards of set exist already"), "%s", error_text);
+    cr_assert_eq(run("--tokenizer bytes --val-fraction 0 --out one a.txt"), 0, "%s", error_text);
+    cr_assert_eq(run("--tokenizer bytes --out one a.txt"), 1);
+    cr_expect_not_null(strstr(error_text, "1 shard of one exists already"), "%s", error_text);
+}
+
 /* A part that is a whole sequence of text.json needs no other length. */
 Test(prepare, the_next_command_has_sequences_that_fit) {
     char text[200];
@@ -310,11 +323,14 @@ Test(prepare, usage_errors_say_what_is_allowed) {
     expect_usage_error("--tokenizer bytes --out set/ a.txt", "not the beginning");
     expect_usage_error("--tokenizer bytes --out set - -", "named 2 times");
     expect_usage_error("--tokenizer bytes --colour --out set a.txt", "unknown option --colour");
+    expect_usage_error("--tokeniser bytes --out set a.txt",
+                       "unknown option --tokeniser; did you mean --tokenizer?\n");
     expect_usage_error("-x --tokenizer bytes --out set a.txt", "unknown option -x");
     expect_usage_error("-yx --tokenizer bytes --out set a.txt", "unknown option -yx");
     expect_usage_error("--tokenizer bytes --force=1 --out set a.txt", "--force takes no value");
     expect_usage_error("--tok bytes --out set a.txt", "unknown option --tok");
     expect_usage_error("--tokenizer bytes a.txt --out", "--out needs a value");
+    expect_usage_error("--tokenizer --out x a.txt", "--tokenizer needs a value");
     cr_expect_eq(run("--tokenizer bytes --out set -- --force"), 1);
     cr_expect_not_null(strstr(error_text, "cannot read --force"), "%s", error_text);
     cr_assert_not(exists("set_train_000000.bin"));

@@ -422,6 +422,31 @@ Test(prepare_chat, another_template_is_noted) {
     cr_expect_not_null(strstr(error_text, "scripts/render_chat.py"), "%s", error_text);
     prepare("{\"prompt\":\"q\",\"completion\":\"an\"}\n");
     cr_expect_null(strstr(error_text, "note"), "no template is used: %s", error_text);
+    /* SmolLM2's template is the second one. Chats with a message of the system have its tokens. */
+#define LOOP "{% for message in messages %}"
+#define ADDS                                                     \
+    "{% if loop.first and messages[0]['role'] != 'system' %}{{ " \
+    "'<|im_start|>system\nS<|im_end|>\n' }}{% endif %}"
+#define REST                                                                                  \
+    "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\\n'}}" \
+    "{% endfor %}{% if add_generation_prompt %}\n{{ \"<|im_start|>assistant\n\" }}{%endif%}\n"
+    static const char with_system[] =
+        "{\"messages\":[{\"role\":\"system\",\"content\":\"s\"},"
+        "{\"role\":\"user\",\"content\":\"q\"},{\"content\":\"an\",\"role\":\"assistant\"}]}\n";
+    static const struct {
+        const char *template, *rows;
+        bool noted;
+    } own[] = {{LOOP REST, row, false},
+               {LOOP ADDS REST, with_system, false},
+               {LOOP ADDS REST, row, true},
+               {LOOP "x" REST, row, true},
+               {LOOP ADDS "x" REST, with_system, true}};
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
+        write_text("chat/chat_template.jinja", own[i].template);
+        prepare(own[i].rows);
+        cr_expect_eq(strstr(error_text, "template of its own") != NULL, own[i].noted, "%zu: %s", i,
+                     error_text);
+    }
     unlink(in_folder("chat/chat_template.jinja"));
     static const char *const configs[] = {
         "{\"chat_template\": \"{{ x }}\"}",

@@ -89,3 +89,52 @@ Test(prepare_documents, refusals_name_a_remedy) {
     expect_error("--tokenizer gpt2:nowhere --out set a.txt", "nowhere", "name one");
     expect_error("--tokenizer gpt2:. --out set a.txt", "no tokenizer", "vocab.json");
 }
+
+/* A vocabulary of a, b, line feeds and spaces, in vocab.json and merges.txt. */
+Test(prepare_documents, counts_bytes_without_a_token) {
+    cr_assert_eq(directory_create(in_folder("few"), &error), 0, "%s", error.text);
+    write_text("few/merges.txt", "#version: 0.2\na b\n");
+    write_text(
+        "few/vocab.json",
+        "{\"a\": 0, \"b\": 1, \"ab\": 2, \"\u010a\": 3, \"\u0120\": 4, \"<|endoftext|>\": 5}");
+    write_text("a.txt", "a b\nab<|endoftext|>b\n");
+    write_text("b.txt", "b\na<|endoftext|>a\na\tb\na\r\n");
+    write_text("c.jsonl", "{\"text\": \"ab\"}\n{\"text\": \"a\\ncb\"}\n");
+    cr_assert_eq(run("--tokenizer few --val-fraction 0 --out set a.txt"), 0, "%s", error_text);
+    cr_expect_str_empty(error_text);
+    cr_assert_eq(run("--tokenizer few --val-fraction 0 --out two a.txt b.txt c.jsonl"), 0, "%s",
+                 error_text);
+    cr_expect_not_null(strstr(error_text, "note: 3 bytes have no token in this "
+                                          "vocabulary, and are lost as in Hugging Face's "
+                                          "tokenizers; the first: 0x09 in b.txt, line 3\n"),
+                       "%s", error_text);
+    cr_assert_eq(run("--tokenizer few --val-fraction 0 --out one c.jsonl"), 0, "%s", error_text);
+    cr_expect_not_null(strstr(error_text, "1 byte has no token"), "%s", error_text);
+    cr_expect_not_null(strstr(error_text, "the first: 0x63 in c.jsonl, line 2\n"), "%s",
+                       error_text);
+}
+
+/* The second text of a long row is encoded after the last tokens of the first. The unknown token's
+ * name is longer than the byte that it stands for. tokenizers gives 1500 and two tokens. */
+Test(prepare_documents, a_byte_without_a_token_in_a_long_row) {
+    char *row;
+    size_t size;
+    cr_assert_eq(directory_create(in_folder("few"), &error), 0, "%s", error.text);
+    write_text(
+        "few/tokenizer.json",
+        "{\"added_tokens\": [{\"id\": 4, \"content\": \"<|endoftext|>\", \"special\": true}], "
+        "\"normalizer\": null, \"pre_tokenizer\": {\"type\": \"ByteLevel\", "
+        "\"add_prefix_space\": false}, \"post_processor\": null, \"decoder\": {\"type\": "
+        "\"ByteLevel\"}, \"model\": {\"type\": \"BPE\", \"unk_token\": \"<unk>\", "
+        "\"vocab\": {\"a\": 0, \"b\": 1, \"ab\": 2, \"<unk>\": 3, \"<|endoftext|>\": 4}, "
+        "\"merges\": [\"a b\"]}}");
+    FILE *out = open_memstream(&row, &size);
+    fputs("{\"segments\": [{\"text\": \"", out);
+    for (int i = 0; i < 1500; i++) fputs("ab", out);
+    fputs("\", \"train\": false}, {\"text\": \"cab\", \"train\": true}]}\n", out);
+    cr_assert_eq(fclose(out), 0);
+    write_text("a.jsonl", row);
+    free(row);
+    cr_assert_eq(run("--tokenizer few --val-fraction 0 --out set a.jsonl"), 0, "%s", error_text);
+    cr_expect_eq(strncmp(out_text, "1502 training tokens (2 count", 29), 0, "%s", out_text);
+}

@@ -60,7 +60,8 @@ Test(prepare_gpt2, the_next_command_fine_tunes_the_model_of_the_tokenizer) {
                                "    --set 'model.init_from=base' \\\n"
                                "    --set 'data.train=set_train_*.bin' \\\n"
                                "    --set 'data.val=set_val_*.bin' \\\n"
-                               "    --set data.seq_len=1\n";
+                               "    --set data.seq_len=1 \\\n"
+                               "    --set train.grad_accum_steps=1\n";
     char command[2 * FILE_PATH_MAX + 20];
     write_text("a.txt", "One story, long enough to have a part for validation.");
     snprintf(command, sizeof command, "cp -r '%s' '%s'", small, in_folder("base"));
@@ -75,7 +76,8 @@ Test(prepare_gpt2, the_next_command_fine_tunes_the_model_of_the_tokenizer) {
     cr_expect_not_null(
         strstr(out_text,
                "--set data.val= --set eval.every=0 \\\n    --set checkpoint.keep_best=false \\\n"
-               "    --set data.seq_len=16\n"),
+               "    --set data.seq_len=16 \\\n    --set train.micro_batch_size=1 \\\n"
+               "    --set train.grad_accum_steps=1\n"),
         "%s", out_text);
 }
 
@@ -85,11 +87,12 @@ Test(prepare_gpt2, the_next_command_fits_the_positions_of_the_model) {
         const char *config, *setting; /* NULL: none, as of finetune-lora.json */
         int tokens;                   /* one for each byte 1 */
     } cases[] = {
-        {"{\"max_position_embeddings\": 48}", "--set data.seq_len=48\n", 2000},
-        {"{\"max_position_embeddings\": 48, \"n_positions\": 20}", "--set data.seq_len=48\n", 2000},
-        {"{\"n_positions\": 20}", "--set data.seq_len=20\n", 2000},
-        {"{\"n_ctx\": 20}", "--set data.seq_len=20\n", 40},
-        {"{\"n_positions\": 20}", "--set data.seq_len=8\n", 10},
+        {"{\"max_position_embeddings\": 48}",
+         "--set data.seq_len=48 \\\n    --set train.grad_accum_steps=3\n", 2000},
+        {"{\"max_position_embeddings\": 48, \"n_positions\": 20}", "--set data.seq_len=48 ", 2000},
+        {"{\"n_positions\": 20}", "--set data.seq_len=20 ", 2000},
+        {"{\"n_ctx\": 20}", "--set data.seq_len=20 ", 40},
+        {"{\"n_positions\": 20}", "--set data.seq_len=8 ", 10},
         {"{\"n_positions\": 1024}", NULL, 2000},
         {"{\"n_positions\": null}", NULL, 2000},
     };
@@ -104,7 +107,9 @@ Test(prepare_gpt2, the_next_command_fits_the_positions_of_the_model) {
         write_text("base/config.json", cases[i].config);
         cr_assert_eq(run("--tokenizer base --val-fraction 0 --force --out set a.txt"), 0, "%s",
                      error_text);
-        const char *setting = cases[i].setting ? cases[i].setting : "checkpoint.keep_best=false\n";
+        const char *setting = cases[i].setting ? cases[i].setting
+                                               : "checkpoint.keep_best=false \\\n"
+                                                 "    --set train.micro_batch_size=1 ";
         cr_expect_not_null(strstr(out_text, setting), "%s\n%s", cases[i].config, out_text);
     }
     unlink(in_folder("base/model.safetensors")); /* the next command makes a model of its own */
@@ -129,6 +134,7 @@ Test(prepare_gpt2, plain_directories_are_tokenizers) {
     cr_expect_not_null(strstr(out_text, next), "%s", out_text);
 }
 
+/* In rows, its name is the token itself. */
 Test(prepare_gpt2, the_special_token_precedes_each_document) {
     write_text("a.txt", "\xef\xbb\xbfOne story.\n<|endoftext|>\nAnother.<|endoftext|>");
     write_text("b.jsonl", "{\"text\":\"A row <|endoftext|> here\"}\n{\"text\":\"\"}\n"
@@ -146,11 +152,11 @@ Test(prepare_gpt2, the_special_token_precedes_each_document) {
         special += token == tokenizer.end_of_text;
         zeros += size == 1 && bytes[0] == 0;
     }
-    cr_assert_eq(special, 5, "%zu", special);
+    cr_assert_eq(special, 6, "%zu", special);
     cr_assert_eq(zeros, 1);
     tokens_close(&tokens);
     char *text = decoded("set_train_*");
-    const char expected[] = "{One story.\n{\nAnother.{A row <|endoftext|> here{\xc3\xa9\0{Last";
+    const char expected[] = "{One story.\n{\nAnother.{A row { here{\xc3\xa9\0{Last";
     cr_assert(arrlenu(text) == sizeof expected && memcmp(text, expected, sizeof expected) == 0);
     arrfree(text);
     cr_assert_not_null(strstr(out_text, "5 documents"), "%s", out_text);

@@ -305,9 +305,9 @@ Test(prepare_pairs, chats_that_hold_pairs_are_noted) {
     static const char row[] =
         "{\"prompt\":\"q\",\"messages\":[" USER("q") "," ASSISTANT("y") "],\"chosen\":[" USER(
             "q") "," ASSISTANT("y") "],\"rejected\":[" USER("q") "," ASSISTANT("n") "]}\n";
-    static const char note[] =
-        "prepare: note: the rows also have chosen and rejected, which were ignored; "
-        "--field prompt,chosen,rejected prepares them as preference pairs\n";
+    static const char note[] = "note: left out of rows and messages: prompt (2), chosen "
+                               "(2), rejected (2); --field "
+                               "prompt,chosen,rejected prepares preference pairs\n";
     char rows[1000];
     snprintf(rows, sizeof rows, "%s%s", row, row);
     write_tokenizer(CHATML);
@@ -321,10 +321,11 @@ Test(prepare_pairs, chats_that_hold_pairs_are_noted) {
     expect("set_train_*.bin", "+ Euser/qF/Eassistant/{yF}/\n- Euser/qF/Eassistant/{nF}/\n"
                               "+ Euser/qF/Eassistant/{yF}/\n- Euser/qF/Eassistant/{nF}/\n");
     prepare("bytes", "", "{\"text\":\"ttt\",\"chosen\":\"y\",\"rejected\":\"n\"}");
-    cr_expect_not_null(strstr(error_text, "which were ignored; --field chosen,rejected prepares"),
-                       "%s", error_text);
-    prepare("bytes", "", "{\"text\":\"ttt\",\"prompt\":\"q\",\"chosen\":\"y\"}");
-    cr_expect_str_empty(error_text);
+    cr_expect_not_null(
+        strstr(error_text, "chosen (1), rejected (1); --field chosen,rejected prepares"), "%s",
+        error_text);
+    prepare("bytes", "", "{\"text\":\"ttt\",\"prompt\":\"q\",\"chosen\":\"y\",\"images\":[]}");
+    cr_expect_str_eq(error_text, "note: left out of rows and messages: prompt (1), chosen (1)\n");
     /* The first good row decides, not a bad one before it. */
     prepare("bytes", "--skip-bad-rows",
             "{\"text\":1,\"chosen\":\"y\",\"rejected\":\"n\"}\n{\"text\":\"ttt\"}\n");
@@ -395,7 +396,8 @@ Test(prepare_pairs, parts_are_encoded_as_one_text) {
             "{\"prompt\":[{\"text\":\"<|endoftext|>q\\n\",\"train\":true}],"
             "\"chosen\":[{\"text\":\"\\ny\",\"train\":true},{\"text\":\"z\",\"train\":false}],"
             "\"rejected\":[{\"text\":\"n\",\"train\":true}]}\n");
-    expect("set_train_*.bin", "+ Aq{Ny}z\n- Aq/{n}\n");
+    /* The token of both line feeds begins one answer, so the other begins there, too, as in TRL. */
+    expect("set_train_*.bin", "+ Aq{Ny}z\n- Aq{/n}\n");
     static const struct bad_row cases[] = {
         {"{\"prompt\":[{\"text\":\"q\",\"train\":false}],\"chosen\":[{\"text\":\"y\",\"train\":"
          "false}],"

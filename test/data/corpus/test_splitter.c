@@ -32,7 +32,8 @@ static void open_split(struct split *split, enum tokenizer_kind kind, double fra
 }
 
 static void put(struct split *split, const char *text, size_t size, bool begins, bool is_row) {
-    const struct document_piece piece = {text, size, begins, is_row, true, DOCUMENT_TEXT, 0};
+    const struct document_piece piece = {text, size,          begins, is_row,
+                                         true, DOCUMENT_TEXT, 0,      !is_row};
     cr_assert_eq(splitter_put(&split->splitter, &piece, &error), 0, "%s", error.text);
 }
 
@@ -305,8 +306,8 @@ Test(splitter, closing_removes_unpublished_files) {
 
 static void put_pair(struct split *split, const char *prompt, const char *completion) {
     const struct document_piece pieces[] = {
-        {prompt, strlen(prompt), true, true, false, DOCUMENT_PAIR, 0},
-        {completion, strlen(completion), false, true, true, DOCUMENT_PAIR, 0}};
+        {prompt, strlen(prompt), true, true, false, DOCUMENT_ANSWER, 0, false},
+        {completion, strlen(completion), false, true, true, DOCUMENT_ANSWER, 0, false}};
     for (int i = 0; i < 2; i++)
         cr_assert_eq(splitter_put(&split->splitter, &pieces[i], &error), 0, "%s", error.text);
 }
@@ -361,23 +362,19 @@ Test(splitter, the_token_between_pairs_ends_the_one_before) {
     open_split(&split, TOKENIZER_GPT2, 0, 1000);
     const int end = split.tokenizer.end_of_text;
     cr_assert_eq(split.tokenizer.eos, end);
-    put_pair(&split, "<|endoftext|>", "!");
+    put_pair(&split, "<|endoftext|>&", "!<|endoftext|>"); /* the names are no further tokens */
     put_pair(&split, "\"", "#");
-    ROW("$");
+    ROW("<|endoftext|>$");
+    ROW("&<|endoftext|>");
     put_pair(&split, "%", "");
     close_split(&split);
     int32_t *tokens = tokens_of("train");
     const size_t count = arrlenu(tokens);
-    cr_assert_gt(count, 11);
-    char kinds[200], counts[200] = "";
+    char kinds[20] = "";
+    cr_assert_eq(count, 13);
     for (size_t i = 0; i < count; i++) kinds[i] = tokens[i] == end ? 'E' : '.';
-    kinds[count] = '\0';
-    cr_expect_str_eq(kinds + count - 9, ".E..E.E.E", "%s", kinds);
-    cr_expect_eq(strspn(kinds + 1, "."), count - 9, "the mark is text in rows: %s", kinds);
-    memset(counts, '0', count - 9);
-    counts[0] = 'O';
-    strcpy(counts + count - 9, "1I01I1O0I");
-    expect_mask("train", counts);
+    cr_expect_str_eq(kinds, "E..E..E.E.E.E", "%s", kinds);
+    expect_mask("train", "O01I01I1I1I0I");
     arrfree(tokens);
 }
 
@@ -458,28 +455,43 @@ static void put_answers(struct split *split, const char *prompt, const char *con
                 size = strnlen(texts[part] + at, 7);
                 const bool begins = part == 0 && at == 0;
                 const int marks = begins ? TOKEN_BEGINS | (i ? TOKEN_REJECTED : 0) : 0;
-                const struct document_piece piece = {texts[part] + at, size, begins,        true,
-                                                     part == 1,        form, (uint8_t)marks};
+                const struct document_piece piece = {texts[part] + at, size, begins,         true,
+                                                     part == 1,        form, (uint8_t)marks, false};
                 cr_assert_eq(splitter_put(&split->splitter, &piece, &error), 0, "%s", error.text);
             }
     }
 }
 
-/* Appends the tokens and marks that a document must have, as if nothing stood around it. */
-static void plain_document(const struct split *split, const char *prompt, const char *answer,
-                           uint8_t first, int32_t **tokens, uint8_t **marks) {
+/* Appends the tokens and marks that the documents of a pair must have, as TRL's DPOTrainer makes
+ * them: the answers are what follows the tokens common to the prompt and to both texts. */
+static void plain_pair(const struct split *split, const char *prompt, const char *const answers[2],
+                       int32_t **tokens, uint8_t **marks) {
     const struct tokenizer *tokenizer = &split->tokenizer;
-    struct tokenizer_encoder *encoder = tokenizer_encoder_open(tokenizer);
-    const size_t begin = arrlenu(*tokens);
     const bool is_bytes = tokenizer->kind == TOKENIZER_BYTES;
-    if (!is_bytes) arrput(*tokens, tokenizer->end_of_text);
-    tokenizer_encode(encoder, tokens, prompt, strlen(prompt), false, &error);
-    const size_t middle = arrlenu(*tokens);
-    tokenizer_encode(encoder, tokens, answer, strlen(answer), false, &error);
-    if (is_bytes) tokenizer_encode(encoder, tokens, "\n\n", 2, false, &error);
-    else arrput(*tokens, tokenizer->eos);
-    for (size_t i = begin; i < arrlenu(*tokens); i++)
-        arrput(*marks, (uint8_t)(i == begin ? first : i < middle ? 0 : TOKEN_COUNTS));
+    struct tokenizer_encoder *encoder = tokenizer_encoder_open(tokenizer);
+    int32_t *alone = NULL, *texts[2] = {0};
+    char both[200];
+    tokenizer_encode(encoder, &alone, prompt, strlen(prompt), true, &error);
+    size_t same = arrlenu(alone);
+    for (int i = 0; i < 2; i++) {
+        snprintf(both, sizeof both, "%s%s%s", prompt, answers[i], is_bytes ? "\n\n" : "");
+        tokenizer_encode(encoder, &texts[i], both, strlen(both), true, &error);
+        size_t equal = 0;
+        while (equal < same && equal < arrlenu(texts[i]) && texts[i][equal] == alone[equal])
+            equal++;
+        same = equal;
+    }
+    for (int i = 0; i < 2; i++) {
+        const size_t begin = arrlenu(*tokens);
+        if (!is_bytes) arrput(*tokens, tokenizer->end_of_text);
+        for (size_t t = 0; t < arrlenu(texts[i]); t++) arrput(*tokens, texts[i][t]);
+        if (!is_bytes) arrput(*tokens, tokenizer->eos);
+        for (size_t t = 0; t < arrlenu(*tokens) - begin; t++)
+            arrput(*marks, (uint8_t)(t < same + !is_bytes ? 0 : TOKEN_COUNTS));
+        (*marks)[begin] |= (uint8_t)(TOKEN_BEGINS | (i ? TOKEN_REJECTED : 0));
+        arrfree(texts[i]);
+    }
+    arrfree(alone);
     tokenizer_encoder_close(encoder);
 }
 
@@ -506,10 +518,8 @@ static void check_pairs(enum tokenizer_kind kind, size_t block, double fraction)
         texts[2][0] = '!'; /* no answer of 1 byte may equal the other */
         const char *const answers[] = {texts[1], texts[2]};
         for (int t = 0; t < 3; t++) texts[t][1 + random_bits(4, (uint64_t)t, (uint64_t)i) % 50] = 0;
-        put_answers(&split, texts[0], answers, DOCUMENT_PAIR);
-        plain_document(&split, texts[0], texts[1], TOKEN_BEGINS, &pairs[i], &marks[i]);
-        plain_document(&split, texts[0], texts[2], TOKEN_BEGINS | TOKEN_REJECTED, &pairs[i],
-                       &marks[i]);
+        put_answers(&split, texts[0], answers, DOCUMENT_ANSWER);
+        plain_pair(&split, texts[0], answers, &pairs[i], &marks[i]);
         for (int t = 0; t < 3; t++) free(texts[t]);
     }
     cr_expect_eq(split.splitter.documents, 2 * PAIRS);
@@ -559,11 +569,11 @@ Test(splitter, pairs_of_answers_and_text_cannot_be_mixed) {
     for (int pairs_first = 0; pairs_first < 2; pairs_first++) {
         struct split split;
         const char *const answers[] = {"yes", "no"};
-        const struct document_piece text = {"text", 4, true, false, true, DOCUMENT_TEXT, 0},
-                                    pair = {"ask",         3,           true, true, false,
-                                            DOCUMENT_PAIR, TOKEN_BEGINS};
+        const struct document_piece text = {"text", 4, true, false, true, DOCUMENT_TEXT, 0, true},
+                                    pair = {"ask",        3,    true, true, false, DOCUMENT_ANSWER,
+                                            TOKEN_BEGINS, false};
         open_split(&split, TOKENIZER_BYTES, 0, 1000);
-        if (pairs_first) put_answers(&split, "ask", answers, DOCUMENT_PAIR);
+        if (pairs_first) put_answers(&split, "ask", answers, DOCUMENT_ANSWER);
         else put(&split, "file", 4, true, false);
         cr_expect_eq(splitter_put(&split.splitter, pairs_first ? &text : &pair, &error), -1);
         cr_expect_not_null(strstr(error.text, "prepare them apart"), "%s", error.text);

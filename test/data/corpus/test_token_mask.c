@@ -320,6 +320,28 @@ Test(token_mask, shards_of_pairs_divide_no_pair) {
         }
 }
 
+/* A shard ends before the first row that begins at or after its limit. The rows of make_marks begin
+ * at 5, 9, 18, 22, 31 ... */
+Test(token_mask, shards_of_rows_divide_no_row) {
+    static const struct {
+        uint64_t limit, shards[4];
+    } cases[] = {{5, {5, 13, 13, 13}},   {6, {9, 9, 13, 13}}, {9, {9, 9, 13, 13}},
+                 {10, {18, 13, 13, 13}}, {31, {31, 31}},      {1000, {62}}};
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
+        for (int part = 1; part <= 62; part = 2 * part + 1) {
+            struct shard_writer writer;
+            open_writer(&writer, "set", 256, cases[c].limit);
+            put_marks(&writer, 62, part);
+            cr_assert_eq(shard_writer_publish(&writer, &error), 0, "%s", error.text);
+            struct tokens tokens = opened("set_*.bin");
+            cr_expect_eq(tokens.count, 62);
+            for (ptrdiff_t s = 0; s < arrlen(tokens.shards) && s < 4; s++)
+                cr_expect_eq(tokens.shards[s].count, cases[c].shards[s], "limit %d, parts of %d",
+                             (int)cases[c].limit, part);
+            tokens_close(&tokens);
+        }
+}
+
 /* Tokens without marks count, and none of them begins a pair. */
 Test(token_mask, parts_without_marks_stay_in_the_shard) {
     struct shard_writer writer;

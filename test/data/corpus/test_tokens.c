@@ -88,10 +88,10 @@ Test(tokens, refuses_other_files_with_a_remedy) {
          "truncated: the header says 5 tokens, the file ends after 4", "again"},
         {"part32.bin", MAGIC_WIDE, VERSION_WIDE, 4, 15,
          "truncated: the header says 4 tokens, the file ends after 3", "again"},
-        {"long32.bin", MAGIC_WIDE, VERSION_WIDE, 3, 16, "too long: the header says 3 tokens, and 4",
-         "again"},
+        {"long32.bin", MAGIC_WIDE, VERSION_WIDE, 3, 16,
+         "too long: the header says 3 tokens, followed by 4 bytes", "again"},
         {"bytes32.bin", MAGIC_WIDE, VERSION_WIDE, 3, 14,
-         "too long: the header says 3 tokens, and 2", "again"},
+         "too long: the header says 3 tokens, followed by 2 bytes", "again"},
         /* Tokens of 16 bits under the header of 32. */
         {"half32.bin", MAGIC_WIDE, VERSION_WIDE, 4, 8,
          "truncated: the header says 4 tokens, the file ends after 2", "again"},
@@ -139,7 +139,7 @@ Test(tokens, files_that_are_not_raw_shards_are_refused) {
     write_plain("odd.bin", "abcde", 5);
     expect_refusal("odd.bin", "and its 5 bytes, an odd number", "./prepare");
     write_plain("byte.bin", "a", 1);
-    expect_refusal("byte.bin", "has no header, and its 1 bytes, an odd number", "./prepare");
+    expect_refusal("byte.bin", "has no header, and its 1 byte, an odd number", "./prepare");
     write_plain("text.txt", "abcd", 4);
     expect_refusal("text.txt", "only files named .bin", "./prepare");
     write_plain("cut.bin", shard, sizeof shard);

@@ -175,7 +175,7 @@ Test(gpt2_files, wrong_vocabularies_are_named) {
     }
     expect_failure(read_pair("", "#version\n"), "dir/vocab.json:1:1: the file is empty");
     expect_failure(read_pair(" \n", "#version\n"), "dir/vocab.json:2:1: the file is empty");
-    expect_failure(read_pair("{}", "#version\n"), "there is no token for the byte 0x00");
+    expect_failure(read_pair("{}", "#version\n"), "its vocabulary \"that is empty\"");
     expect_failure(read_sized("{}\0\n", 4, "t h\n", 4), "dir/vocab.json:1:3: a NUL byte");
 }
 

@@ -1,5 +1,5 @@
-/* Expected tokens come from Hugging Face's tokenizers. scripts/check_tokenizers.sh compares whole
- * vocabularies. */
+/* Expected tokens come from Hugging Face's tokenizers. test/external/check_tokenizers.sh compares
+ * whole vocabularies. */
 #include "data/tokenize/subwords.h"
 
 #include <criterion/criterion.h>
@@ -279,7 +279,7 @@ Test(subwords, characters_of_gemma) {
     cr_expect_not(subwords.strips_space);
 }
 
-/* A byte that only an ASCII character with a token of its own has is not needed. */
+/* A byte of which byte_fallback has no token makes an unknown character. */
 Test(subwords, a_character_can_replace_its_byte) {
     char *vocabulary;
     size_t size;
@@ -293,9 +293,64 @@ Test(subwords, a_character_can_replace_its_byte) {
     expect_tokens("\t\u00e4", true, "259 12 198 167");
     expect_bytes(12, "\t");
     memcpy(strstr(vocabulary, "\"<0x0A>\""), "\"<0x0a>\"", 8);
-    cr_expect_eq(read_parts(parts), -1);
-    cr_expect_not_null(strstr(error.text, "no token for the byte 0x0a"), "%s", error.text);
+    open_parts(parts);
+    expect_tokens("\n\xe4\xb8\x8b\t", true, "259 231 187 142 0 12"); /* the order of tokenizers */
     free(vocabulary);
+}
+
+/* Letters of bytes have one byte or, like U+0102 of 0x02, two, which byte_fallback spells. The
+ * unknown token comes after those of byte_fallback, as in tokenizers. */
+Test(subwords, bytes_without_tokens) {
+    static const struct {
+        const char *options, *tokens[5];
+    } rows[] = {
+        {"\"type\": \"BPE\"", {"2", "2", "2", "2", "2"}},
+        {"\"unk_token\": \"<unk>\"", {"0 3 1", "0 3 3 3 3 1", "3 2", "3 3 2 3 3", "2 3 3"}},
+        {"\"unk_token\": \"<unk>\", \"fuse_unk\": true", {"0 3 1", "0 3 1", "3 2", "3 2 3", "2 3"}},
+        {"\"byte_fallback\": true", {"0 4 5 1", "0 4 5 1", "2", "2", "2 4 5 4 5"}},
+        {"\"unk_token\": \"<unk>\", \"byte_fallback\": true",
+         {"0 4 5 1", "0 4 5 3 3 3 1", "3 2", "3 3 2 3 3", "2 4 5 4 5"}},
+        {"\"unk_token\": \"<unk>\", \"fuse_unk\": true, \"byte_fallback\": true",
+         {"0 4 5 1", "0 4 5 3 1", "3 2", "3 2 3", "2 4 5 4 5"}},
+        {"\"ignore_merges\": true", {"2", "2", "6", "2", "2"}},
+    };
+    static const char *const texts[] = {"a\x02"
+                                        "b",
+                                        "a\x01\x02\x01\x01"
+                                        "b",
+                                        "cab",
+                                        "\x01"
+                                        "cab c",
+                                        "ab\x02\x02"};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        open_parts((struct parts){.pre = LEVEL,
+                                  .options = rows[i].options,
+                                  .vocabulary = "\"a\": 0, \"b\": 1, \"ab\": 2, \"<unk>\": 3, "
+                                                "\"<0xC4>\": 4, \"<0x82>\": 5, \"cab\": 6",
+                                  .merges = "[\"a b\"]"});
+        for (size_t j = 0; j < sizeof texts / sizeof *texts; j++)
+            expect_tokens(texts[j], true, rows[i].tokens[j]);
+        cr_expect_eq(subwords.lacking[2], !strstr(rows[i].options, "fallback"));
+        cr_expect(subwords.lacking['c'] && !subwords.lacking['a']);
+    }
+}
+
+/* tokenizers fails in the same way, and only for such a text. */
+Test(subwords, an_unknown_token_that_is_none) {
+    int32_t *tokens = NULL;
+    open_parts((struct parts){.pre = LEVEL,
+                              .options = "\"unk_token\": \"none\"",
+                              .vocabulary = "\"a\": 0, \"b\": 1, \"ab\": 2",
+                              .merges = "[\"a b\"]"});
+    expect_tokens("ab", true, "2");
+    struct subwords_encoder *encoder = subwords_encoder_open(&subwords);
+    for (int i = 0; i < 2; i++) { /* not even from the cache */
+        cr_expect_eq(subwords_encode(encoder, &tokens, "abc", 3, true, &error), -1);
+        cr_expect_not_null(strstr(error.text, "a character (first byte 0x63) without a token"),
+                           "%s", error.text);
+    }
+    arrfree(tokens);
+    subwords_encoder_close(encoder);
 }
 
 Test(subwords, characters_without_tokens) {
@@ -467,7 +522,7 @@ Test(subwords, unsupported_parts_are_refused_by_name) {
          "its added token has \"future\""},
         {{.added = "{\"id\": 5.5, \"content\": \"x!\"}"}, "has no valid number"},
         {{.added = "{\"content\": \"x!\"}"}, "has no valid number"},
-        {{.vocabulary = "\"a\": 0"}, "there is no token for the byte 0x00"},
+        {{.vocabulary = ""}, "its vocabulary \"that is empty\""},
         {{.vocabulary = "\"a\": 0, \"b\": 0"}, "\"b\" has the number of another token"},
         {{.vocabulary = "\"a\": 0, \"a\": 1"}, "\"a\" appears twice"},
         {{.vocabulary = "\"a b\": 0"}, "not written in GPT-2's alphabet of bytes"},

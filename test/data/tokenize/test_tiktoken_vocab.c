@@ -1,5 +1,5 @@
-/* Expected tokens are those of tiktoken; scripts/check_tokenizers.sh compares whole vocabularies.
- */
+/* Expected tokens are those of tiktoken; test/external/check_tokenizers.sh compares whole
+ * vocabularies. */
 #include "data/tokenize/tiktoken_vocab.h"
 
 #include <criterion/criterion.h>

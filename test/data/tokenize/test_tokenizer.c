@@ -402,6 +402,12 @@ Test(tokenizer, files_are_kept_with_their_hashes) {
 Test(tokenizer, a_folder_without_the_files_is_refused) {
     expect_refused(in_folder("none"), "no such directory: ");
     expect_refused("", "no such directory: ");
+    SUCCEEDS(file_write_whole(in_folder("a.gguf"), "GGUF", 4, NULL, &error));
+    SUCCEEDS(file_write_whole(in_folder("tokenizer.json"), "{}", 2, NULL, &error));
+    expect_refused(in_folder("a.gguf"), "a.gguf is a GGUF file, which cannot be read");
+    expect_refused(in_folder("tokenizer.json"),
+                   "tokenizer.json is a file, but a model is a folder");
+    cr_assert_eq(remove(in_folder("tokenizer.json")), 0);
     expect_refused(folder, "holds no tokenizer\nit needs vocab.json and merges.txt, or tokenizer");
     cr_expect_not(tokenizer_in_directory(folder));
     copy_file(GOLDEN "small/merges.txt", "merges.txt");

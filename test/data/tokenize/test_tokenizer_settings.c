@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
 #include "data/tokenize/subwords.h"
@@ -81,12 +82,29 @@ static void put_row(const struct row *row) {
     }
 }
 
+/* Other programs take the numbers of added tokens from the file: each must be the token's own, also
+ * where the numbers that were read had gaps. */
+static void expect_numbers(const struct tokenizer *tokenizer) {
+    cJSON *root = cJSON_Parse(tokenizer->files[0].bytes), *token;
+    cJSON_ArrayForEach(token, cJSON_GetObjectItem(root, "added_tokens")) {
+        const char *content = cJSON_GetStringValue(cJSON_GetObjectItem(token, "content"));
+        const int id = (int)cJSON_GetNumberValue(cJSON_GetObjectItem(token, "id"));
+        size_t size;
+        cr_assert(content && id >= 0 && id < tokenizer->vocab_size, "%d", id);
+        const uint8_t *bytes = tokenizer_bytes(tokenizer, id, &size);
+        cr_expect(size == strlen(content) && memcmp(bytes, content, size) == 0, "%s is %d", content,
+                  id);
+    }
+    cJSON_Delete(root);
+}
+
 /* The changed tokenizer.json must be the same tokenizer, with or without the settings beside it. */
 static void expect_saved(const struct tokenizer *tokenizer, const struct row *row, bool two_files) {
     static const struct row nothing;
     struct tokenizer again;
     cr_assert_str_eq(tokenizer->files[0].name, "tokenizer.json");
     cr_assert_eq(tokenizer->file_count, 1);
+    expect_numbers(tokenizer);
     /* tokenizers reads no ByteLevel without these members. */
     for (const char *at = tokenizer->files[0].bytes; (at = strstr(at, "{\"type\":\"ByteLevel\""));
          at++) {

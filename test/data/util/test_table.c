@@ -273,3 +273,18 @@ Test(table, percent) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         cr_expect_str_eq(percent(cases[i].share).text, cases[i].expected);
 }
+
+Test(table, decimals_that_round_to_minus_zero_have_no_sign) {
+    const struct {
+        double value;
+        int decimals;
+        bool sign;
+        const char *text;
+    } cases[] = {{-0.0004, 3, true, "0.000"}, {0, 3, true, "+0.000"},
+                 {0.0004, 3, true, "+0.000"}, {-0.04, 1, false, "0.0"},
+                 {-0.06, 1, false, "-0.1"},   {-0.0006, 3, true, "-0.001"},
+                 {0.5, 2, true, "+0.50"},     {1234, 0, false, "1234"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        cr_expect_str_eq(decimal(cases[i].value, cases[i].decimals, cases[i].sign).text,
+                         cases[i].text);
+}

@@ -17,7 +17,7 @@ Test(parameter_list, covers_the_flat_arrays) {
     config.model.n_embd = 36;
     config.model.vocab_size = 1003;
     int64_t count, offset = 0, numbers = 0;
-    struct gpt_shape shape = config_shape(&config);
+    struct model_shape shape = config_shape(&config);
     cr_expect_eq(shape.padded_vocab, 1024);
     struct parameter *list = parameter_list(&shape, &count);
     cr_assert_eq(arrlen(list), 4 + 12 * 3);
@@ -46,7 +46,7 @@ Test(parameter_list, covers_the_flat_arrays) {
 
 /* Twelve squares of the width in a layer: three for qkv, one, four, and four. */
 Test(parameter_list, products_of_a_layer) {
-    struct gpt_shape shape = {
+    struct model_shape shape = {
         .n_layer = 2, .n_head = 3, .n_kv_head = 3, .head_dim = 12, .n_embd = 36, .n_inner = 144};
     cr_expect_eq(shape_layer_multiply_adds(&shape, AUTOCAST_SITE_COUNT), 12 * 36 * 36);
     cr_expect_eq(shape_layer_multiply_adds(&shape, SITE_QKV), 3 * 36 * 36);
@@ -71,7 +71,7 @@ Test(parameter_list, joined_parameters_leave_no_gap) {
     config.model.mlp = MLP_SWIGLU;
     config.model.bias = BIAS_QKV;
     config.model.tied_head = false;
-    struct gpt_shape shape = config_shape(&config);
+    struct model_shape shape = config_shape(&config);
     struct parameter *list = parameter_list(&shape, &count);
     for (ptrdiff_t i = 0; i < arrlen(list); i++) {
         const struct parameter *p = &list[i];
@@ -98,7 +98,7 @@ Test(parameter_list, trained_ones_end_where_frozen_ones_begin) {
     struct config config;
     config_defaults(&config);
     int64_t count;
-    struct gpt_shape shape = config_shape(&config);
+    struct model_shape shape = config_shape(&config);
     struct parameter *list = parameter_list(&shape, &count);
     cr_expect_eq(parameter_trained_count(list), arrlen(list));
     for (ptrdiff_t first = arrlen(list) - 1; first >= 0; first--) {

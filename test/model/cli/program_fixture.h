@@ -21,6 +21,7 @@
 #include "data/util/random.h"
 #include "data/corpus/tokens.h"
 #include "test/data/corpus/shard_put.h"
+#include "test/notes.h"
 #include "test/scratch.h"
 
 enum { PROGRAM_ARGUMENTS_MAX = 40, PROGRAM_OUTPUT_MAX = 1 << 18, PROGRAM_SECONDS_MAX = 60 };
@@ -80,6 +81,28 @@ static inline void set_up(void) {
     write_shard("tiny_val", 1000, 0);
 }
 
+/* Copies the program, so that a user without access to the build directory can run it. */
+static inline void copy_program(void) {
+    size_t size;
+    struct stat status;
+    char *bytes = NULL;
+    cr_assert_eq(file_read_all(&bytes, &size, program, 1 << 28, &error), 0, "%s", error.text);
+    int file = open(in_folder("train"), O_CREAT | O_WRONLY, 0755);
+    cr_assert_eq(write(file, bytes, size), (ssize_t)size);
+    cr_assert(fstat(file, &status) == 0 && close(file) == 0);
+    free(bytes);
+    snprintf(program, sizeof program, "%s", in_folder("train"));
+}
+
+/* Makes a folder that the programs started later may not write to: they run as nobody, because root
+ * may write anywhere. */
+static inline void make_locked_folder(const char *name) {
+    copy_program();
+    cr_assert_eq(chmod(folder, 0755), 0);
+    cr_assert_eq(mkdir(in_folder("%s", name), 0555), 0);
+    as_nobody = geteuid() == 0;
+}
+
 /* Sets directory, output files and limits in the child process. */
 static inline void enter(void) {
     struct rlimit limit = {.rlim_cur = file_bytes_max, .rlim_max = file_bytes_max};
@@ -135,6 +158,7 @@ static inline int finish(pid_t child) {
     }
     read_output(out_text, "out.txt");
     read_output(error_text, "error.txt");
+    unfold(error_text);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 

@@ -69,10 +69,18 @@ static void expect_same(const char *directory, const char *name) {
     free(text);
 }
 
-#define CONFIG(eos, dtype)                                                                     \
+/* Base of few members, and what is written of it: with those that other readers need. */
+#define MEMBERS(eos, dtype)                                                                    \
     "{\"model_type\":\"gpt2\", \"odd\":{\"n\":1e-05},\n\"n_layer\":2,\"n_head\":2,\"n_embd\":" \
     "32,\"n_positions\":32,\n  \"vocab_size\" : 259, \"eos_token_id\":" eos ",\n"              \
-    "\"pad_token_id\":7, \"dtype\" : \"" dtype "\"}\n"
+    "\"pad_token_id\":7, \"dtype\" : \"" dtype "\""
+#define CONFIG(eos, dtype) MEMBERS(eos, dtype) "}\n"
+#define WRITTEN(eos, dtype)                                                                    \
+    MEMBERS(eos, dtype)                                                                        \
+    ",\n  \"activation_function\": \"gelu_new\",\n  \"architectures\": [\"GPT2LMHeadModel\"]," \
+    "\n  \"layer_norm_epsilon\": 1e-05,\n  \"n_ctx\": 32,\n  \"n_inner\": null,\n"             \
+    "  \"scale_attn_by_inverse_layer_idx\": false,\n  \"scale_attn_weights\": true,\n"         \
+    "  \"tie_word_embeddings\": true,\n  \"use_cache\": true\n}\n"
 #define GENERATION(eos) "{\"top_k\": 20, \"eos_token_id\" : " eos ", \"bos_token_id\": 256}"
 
 static const char *const kept[] = {"tokenizer.json", "tokenizer_config.json", "added_tokens.json",
@@ -125,27 +133,29 @@ Test(base_program, training_and_export_keep_the_files_of_the_base) {
     write_file("base/special_tokens_map.json", "{\"eos_token\" : \"<|endoftext|>\"}\n\n");
     write_file("base/added_tokens.json", "{\"<|im_end|>\":258 }");
     train_from_base("|--set|train.steps=2", arguments);
-    expect_files(step2, CONFIG("[256, 258]", "float32"));
+    expect_files(step2, WRITTEN("[256, 258]", "float32"));
     snprintf(path, sizeof path, "%s/chat_template.jinja", step2);
     expect_file(path, chat_template_text(chat_template_at(0)));
     /* The base is not needed any more. */
     SUCCEEDS(rename(in_folder("base"), in_folder("away")));
     expect_exit("--config|a/tuned/config.json|--set|train.steps=3|--resume", 0);
     SUCCEEDS(rename(in_folder("away"), in_folder("base")));
-    expect_files("a/tuned/checkpoints/step-00000003", CONFIG("[256, 258]", "float32"));
+    expect_files("a/tuned/checkpoints/step-00000003", WRITTEN("[256, 258]", "float32"));
     expect_exit("--export|out|--dtype|fp16|--from|a/tuned", 0);
-    expect_files("out", CONFIG("[256, 258]", "float16"));
+    expect_files("out", WRITTEN("[256, 258]", "float16"));
     expect_file("out/chat_template.jinja", chat_template_text(chat_template_at(0)));
     expect_exit("--export|copy|--dtype|bf16|--from|base", 0);
-    expect_same("copy", "config.json");
+    expect_file("copy/config.json", WRITTEN("256", "bfloat16"));
     expect_same("copy", "generation_config.json");
-    /* The base's own template and ends stay. */
+    /* The base's own template stays, and its ends are united. */
     write_file("base/chat_template.jinja", "{{ messages }}");
     write_file("base/generation_config.json", GENERATION("[258, 3]"));
     train_from_base("|--set|train.steps=2|--set|name=again", arguments);
     expect_same("a/again/checkpoints/step-00000002", "chat_template.jinja");
-    expect_same("a/again/checkpoints/step-00000002", "generation_config.json");
-    expect_file("a/again/checkpoints/step-00000002/config.json", CONFIG("256", "float32"));
+    expect_file("a/again/checkpoints/step-00000002/generation_config.json",
+                GENERATION("[256, 258, 3]"));
+    expect_file("a/again/checkpoints/step-00000002/config.json",
+                WRITTEN("[256, 258, 3]", "float32"));
 }
 
 /* Adapters, alone and merged: the files of the base that they were trained on. */
@@ -160,7 +170,7 @@ Test(base_program, adapters_keep_the_files_of_the_base) {
         write_file(in_folder("base/%s", kept[i]) + strlen(folder) + 1, "{}");
     train_from_base("|--set|train.steps=2|--set|adapter.type=lora", arguments);
     expect_exit("--export|merged|--merge|--dtype|bf16|--from|a/tuned", 0);
-    expect_files("merged", CONFIG("[256, 258]", "bfloat16"));
+    expect_files("merged", WRITTEN("[256, 258]", "bfloat16"));
     expect_file("merged/chat_template.jinja", chat_template_text(chat_template_at(0)));
     expect_exit("--export|alone|--from|a/tuned", 0);
     expect_file("alone/generation_config.json", GENERATION("[256, 258]"));

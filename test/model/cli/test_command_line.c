@@ -325,6 +325,30 @@ Test(command_line, values_that_are_missing_or_too_many) {
         refuse(takes_none[i], "takes no value");
 }
 
+/* --export --from runs/a must not write a model to a folder named --from. */
+Test(command_line, a_flag_is_not_the_value_of_another) {
+    static const char *const needs[][2] = {
+        {"--config|--resume", "--config needs a value: --config FILE"},
+        {"--export|--from|d", "--export needs a value: --export DIR"},
+        {"--set|--config|c", "--set needs a value: --set KEY=VALUE"},
+        {"--set|--config=c", "--set needs a value: --set KEY=VALUE"},
+        {"--choices|--from|d", "--choices needs a value: --choices FILE"},
+        {"--profile|--config|c|--out|--repetitions|3", "--out needs a value: --out DIR"},
+        {"--eval|--from|d|--data|--best", "--data needs a value: --data GLOB"},
+        {"--config|c|--ranks|--resume", "--ranks needs a value: --ranks N"},
+        {"--config|-h", "--config needs a value: --config FILE"}};
+    for (size_t i = 0; i < sizeof needs / sizeof *needs; i++) refuse(needs[i][0], needs[i][1]);
+    struct command_line line = accept("--export=--from|--from|-d");
+    cr_expect_str_eq(line.export_to, "--from");
+    cr_expect_str_eq(line.from, "-d");
+    command_line_free(&line);
+    line = accept("--sample|--from|--stop|--json|--from|d");
+    cr_expect_str_eq(line.prompts[0], "--from");
+    cr_expect_str_eq(line.stops[0], "--json");
+    cr_expect_not(line.json);
+    command_line_free(&line);
+}
+
 Test(command_line, counts) {
     static const char *const bad[] = {"-1", "0",   "1.5", "x", "5x", "4097", "99999999999999999999",
                                       "",   "1e3", "0x10"};
@@ -333,7 +357,8 @@ Test(command_line, counts) {
         snprintf(arguments, sizeof arguments, "--sample|p|--from|d|--samples=%s", bad[i]);
         refuse(arguments, "is not a whole number from 1 to 4096");
     }
-    refuse("--config|c|--ranks|4097", "--ranks: \"4097\" is not a whole number from 0 to 4096");
+    refuse("--config|c|--ranks|4097", "--ranks: \"4097\" is not a whole number from 1 to 4096");
+    refuse("--config|c|--ranks|0", "--ranks: \"0\" is not a whole number from 1 to 4096");
 }
 
 Test(command_line, sample_and_the_rest_do_not_mix) {
@@ -408,6 +433,30 @@ Test(command_line, help_of_each_command_names_its_flags) {
         snprintf(arguments, sizeof arguments, "--help|%s", flags[i][0]);
         char *text = help(arguments);
         expect_in_help(text, &flags[i][1], 1);
+        free(text);
+    }
+}
+
+/* The answer to a word that is no name of ours or of another trainer begins with that. */
+Test(command_line, help_names_its_guesses) {
+    static const struct {
+        const char *word, *answer;
+        bool guess;
+    } words[] = {
+        {"optimizer.lr", "optimizer.lr", false},  {"lr", "optimizer.lr", false},
+        {"learning_rate", "optimizer.lr", false}, {"GradScaler", "loss_scale", false},
+        {"optimizer", "optimizer.lr", false},     {"tokens", "--tokens", false},
+        {"optimizer.lrr", "optimizer.lr", true},  {"warmup_stepss", "warmup_steps", true},
+        {"gradscalr", "loss_scale", true},        {"learning_rat", "optimizer.lr", true},
+    };
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        char arguments[40], first[80];
+        snprintf(arguments, sizeof arguments, "--help|%s", words[i].word);
+        snprintf(first, sizeof first, "There is no key or flag \"%s\"; the nearest:\n",
+                 words[i].word);
+        char *text = help(arguments);
+        expect_in_help(text, &words[i].answer, 1);
+        cr_expect_eq(strncmp(text, first, strlen(first)) == 0, words[i].guess, "%s", text);
         free(text);
     }
 }

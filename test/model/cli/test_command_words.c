@@ -51,6 +51,17 @@ Test(command_words, help_of_a_word) {
         {"top-p", "--top-p X", "probability"},
         {"max_new_tokens", "--tokens N", "number of tokens"},
         {"wandb", "follow_run.py", "."},
+        {"gradscaler", "loss_scale", "GradScaler"},
+        {"get_scale", "loss_scale", "metrics.jsonl"},
+        {"unscale_", "unscaled", "optimizer.grad_clip"},
+        {"overflow", "skipped", "loss_scale"},
+        {"underflow", "2^-25", "--audit"},
+        {"softmax", "fp32", "attention"},
+        {"tie_weights", "  model.tied_head\n", "."},
+        {"neftune_noise_alpha", "NEFTune", "."},
+        {"adamw_8bit", "  optimizer.moments\n", "int8"},
+        {"int4", "  adapter.base\n", "nf4"},
+        {"warmup_ratio", "warmup_ratio times train.steps", "."},
     };
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         char arguments[60];

@@ -1,6 +1,8 @@
 /* --sample with several texts, --chat, --choices, --agreement and eval.choices, run as programs. */
 #include "data/util/json.h"
 #include "test/bos_tokenizer.h"
+#include <math.h>
+
 #include "test/model/cli/program_fixture.h"
 
 TestSuite(evaluation_program, .init = set_up, .fini = remove_folder, .timeout = 120);
@@ -252,6 +254,42 @@ static void expect_turns(int tokens) {
     expect_sampled(prompt, tokens, second);
 }
 
+/* Evaluates rows, prepared anew, by the run. Returns the loss. */
+static double loss_of_rows(const char *text, const char *prepare, const char *flags) {
+    double loss = -1;
+    write_file("eval.jsonl", text);
+    shell("%s --tokenizer bytes --force --val-fraction 0 --out eval eval.jsonl", prepare);
+    char arguments[300];
+    snprintf(arguments, sizeof arguments,
+             "--eval|--data|eval_train_*.bin|--precision|fp32|--from|a/run%s", flags);
+    expect_exit(arguments, 0);
+    const char *line = strstr(out_text, "\nfp32 ");
+    cr_assert(line && sscanf(line, "\nfp32 %lf", &loss) == 1, "%s", out_text);
+    return loss;
+}
+
+/* A run of plain text evaluates rows as its own documents: the loss of two rows with answers of one
+ * length is the mean of their losses alone, which texts shorter than a sequence give. */
+Test(evaluation_program, eval_isolates_as_the_text_says) {
+    static const char one[] = "{\"prompt\": \"the c\", \"completion\": \"at\"}\n",
+                      two[] = "{\"prompt\": \"on\", \"completion\": \" a\"}\n";
+    const char *name = getenv("PREPARE") ? getenv("PREPARE") : "./prepare";
+    char prepare[FILE_PATH_MAX], both[sizeof one + sizeof two];
+    cr_assert_not_null(realpath(name, prepare), "no program %s: build it or set PREPARE", name);
+    expect_exit(TRAIN "|--set|train.steps=60", 0);
+    double mean = (loss_of_rows(one, prepare, "") + loss_of_rows(two, prepare, "")) / 2;
+    snprintf(both, sizeof both, "%s%s", one, two);
+    cr_expect_float_eq(loss_of_rows(both, prepare, ""), mean, 1e-4); /* losses have 4 decimals */
+    cr_expect_not_null(strstr(out_text, ": 1 sequence of 32 tokens; documents isolated\n"), "%s",
+                       out_text);
+    cr_expect_gt(fabs(loss_of_rows(both, prepare, "|--set|data.isolate=false") - mean), 1e-3);
+    cr_expect_not_null(strstr(out_text, "; documents not isolated\n"), "%s", out_text);
+    expect_exit("--eval|--data|tiny_val_*.bin|--from|a/run", 0);
+    cr_expect_not_null(strstr(out_text, "not isolated: nothing marks them\n"), "%s", out_text);
+    expect_error("--eval|--data|tiny_val_*.bin|--from|a/run|--set|data.isolate=true", 1,
+                 "nothing marks where documents begin in tiny_val_000000.bin");
+}
+
 /* After /reset the same message has the same answer; /exit ends before the rest of the input. */
 static void expect_reset(void) {
     char alone[200];
@@ -267,16 +305,18 @@ static void expect_reset(void) {
               "alone %s, twice %s", alone, out_text);
 }
 
-/* Standard input as a prompt loses its last line break only. */
+/* Standard input is a prompt as it is. A prompt of ChatML has to end in a line break. */
 static void expect_piped_prompt(void) {
     char given[300];
-    shell("%s --sample 'say\n\na' --json --temperature 0 --tokens 3 --from a/run", program);
+    shell("%s --sample 'say\n\na\n' --json --temperature 0 --tokens 3 --from a/run", program);
     snprintf(given, sizeof given, "%s", out_text);
-    cr_expect_not_null(strstr(given, "\"prompt\":\"say\\n\\na\""), "%s", given);
+    cr_expect_not_null(strstr(given, "\"prompt\":\"say\\n\\na\\n\""), "%s", given);
     shell("printf 'say\\n\\na\\n' | %s --sample - --json --temperature 0 --tokens 3 --from a/run",
           program);
     cr_expect_str_eq(out_text, given);
     expect_error("--sample|-|--from|a/run", 2, "standard input is empty");
+    shell("! printf 'say\\0a' | %s --sample - --from a/run 2>nul && grep -q 'a NUL byte' nul",
+          program);
 }
 
 /* Answers are the text sampled after the whole conversation, turn after turn: random numbers depend

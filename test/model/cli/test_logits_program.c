@@ -27,14 +27,14 @@ static double first_loss(const char *run_folder) {
 
 /* A student that begins as its teacher, with all logits: the divergence is 0 but for fp16. Another
  * token, sequence or context would show. */
-static void expect_no_divergence(const char *set) {
+static void expect_no_divergence(const char *set, const char *run) {
     char arguments[1000];
     snprintf(arguments, sizeof arguments,
              STUDENT "|--set|name=same|--set|distill.alpha=1|--set|train.steps=1|%s"
                      "|--set|model.init_from=a/run/checkpoints/step-00000024",
              set);
     expect_exit(arguments, 0);
-    const double loss = first_loss("a/same");
+    const double loss = first_loss(run);
     cr_expect_lt(loss, 2e-6, "%g", loss);
     cr_expect_gt(loss, -2e-6, "%g", loss);
     expect_text(out_text, "  teacher    top: top 256 logits, alpha 1, temperature 1\n");
@@ -46,7 +46,7 @@ Test(logits_program, teacher_and_student_agree_on_every_token) {
     cr_expect_str_eq(error_text, "");
     cr_expect_str_eq(names_in("top", ""), "tiny_train_000000.logits");
     expect_text(out_text, "held       100.00 % of the probability");
-    expect_no_divergence("--set|train.grad_accum_steps=4");
+    expect_no_divergence("--set|train.grad_accum_steps=4", "a/same");
     /* The teacher in 16 bit is another one; its logits in fp32 stay. */
     expect_error("--logits|top|--top|256|--set|precision=bf16|" TEACHER, 1, "is there already");
     expect_error("--logits|top|--top|255|" TEACHER, 1, "is there already");
@@ -80,8 +80,29 @@ Test(logits_program, documents_are_isolated_as_in_training) {
     train_teacher();
     expect_exit("--logits|top|--top|256|" TEACHER, 0);
     expect_text(out_text, "documents isolated");
-    expect_no_divergence("--set|train.grad_accum_steps=3");
-    expect_error(STUDENT "|--set|data.isolate=false", 1, "written with data.isolate true");
+    expect_no_divergence("--set|train.grad_accum_steps=3", "a/same");
+    expect_error(
+        STUDENT "|--set|data.isolate=false", 1,
+        "written with data.isolate true and data.pack whole, but now it is false and whole");
+    expect_error(STUDENT "|--set|data.pack=cut", 1, "but now it is true and cut");
+}
+
+/* Without isolation the context of a token is all that precedes it in its sequence. */
+Test(logits_program, sequences_are_packed_as_in_training) {
+    static const char *const sets[] = {"--set|data.isolate=false", "--set|data.pack=cut",
+                                       "--set|data.pack=cut|--set|data.isolate=false"};
+    write_documents("tiny_train");
+    train_teacher();
+    for (int i = 0; i < 3; i++) {
+        char arguments[400], student[400], run[40];
+        snprintf(run, sizeof run, "student%d/same", i);
+        unlink(in_folder("top/tiny_train_000000.logits"));
+        snprintf(arguments, sizeof arguments, "--logits|top|--top|256|%s|" TEACHER, sets[i]);
+        expect_exit(arguments, 0);
+        snprintf(student, sizeof student,
+                 "--set|train.grad_accum_steps=3|%s|--set|run_dir=student%d", sets[i], i);
+        expect_no_divergence(student, run);
+    }
 }
 
 /* A run that a signal ends resumes bit for bit. */
@@ -101,21 +122,30 @@ Test(logits_program, training_resumes_bit_for_bit) {
                      "a/parts/checkpoints/step-00000024/optimizer.safetensors");
 }
 
+/* Stops the writing of the two big shards. */
+static void interrupt_when_there_is(const char *name) {
+    pid_t child = start("--logits|top|--data|big_*.bin|" TEACHER);
+    const double deadline = seconds_now() + PROGRAM_SECONDS_MAX;
+    while (!exists(name)) {
+        cr_assert(running(child) && seconds_now() < deadline);
+        usleep(500);
+    }
+    kill(child, SIGINT);
+    cr_assert_eq(finish(child), 130, "%s", error_text);
+}
+
 /* After a signal and a full disk the same command continues, and gives the same files. */
 Test(logits_program, writing_continues_after_interruptions) {
     write_shard("big_a", 20000, 0);
     write_shard("big_b", 60000, 0);
     train_teacher();
     expect_exit("--logits|whole|--data|big_*.bin|" TEACHER, 0);
-    pid_t child = start("--logits|top|--data|big_*.bin|" TEACHER);
-    const double deadline = seconds_now() + PROGRAM_SECONDS_MAX;
-    while (!exists("top/big_a_000000.logits")) {
-        cr_assert(running(child) && seconds_now() < deadline);
-        usleep(500);
-    }
-    kill(child, SIGINT);
-    cr_assert_eq(finish(child), 130, "%s", error_text);
-    expect_text(error_text, "stopped by Ctrl-C (SIGINT); the same command continues");
+    interrupt_when_there_is("top/big_a_000000.logits.tmp");
+    expect_text(error_text, "stopped by Ctrl-C (SIGINT); no file is complete yet");
+    expect_text(out_text, "files      0 written, 0 complete before\n");
+    cr_expect_str_eq(names_in("top", ""), "");
+    interrupt_when_there_is("top/big_a_000000.logits");
+    expect_text(error_text, "stopped by Ctrl-C (SIGINT); complete files are kept;");
     cr_expect_str_eq(names_in("top", ""), "big_a_000000.logits");
     file_bytes_max = 1 << 20;
     expect_error("--logits|top|--data|big_*.bin|" TEACHER, 1, "big_b_000000.logits");
@@ -140,6 +170,7 @@ Test(logits_program, mistakes_are_refused) {
     expect_error("--eval|--top|3|" TEACHER, 2, "--top goes with --logits");
     expect_error("--logits|top|--data|none_*.bin|" TEACHER, 1, "none_*.bin");
     expect_error("--logits|tiny.json|" TEACHER, 1, "tiny.json");
+    cr_expect_str_eq(out_text, "");
     cr_expect_not(exists("top"));
     expect_error(STUDENT, 1, "there is no top/tiny_train_000000.logits");
     expect_exit("--logits|top|" TEACHER, 0);
@@ -161,4 +192,75 @@ Test(logits_program, dry_run_plans_the_teacher) {
     expect_exit(STUDENT "|--dry-run", 0);
     cr_expect_str_eq(error_text, "");
     expect_text(out_text, "  teacher    top: top 128 logits, alpha 0.5, temperature 1\n");
+}
+
+/* Changes a text in a file to another one of the same length. */
+static void replace_text(const char *name, const char *before, const char *after) {
+    size_t size;
+    char *bytes = read_whole(name, &size), *at = strstr(bytes, before);
+    cr_assert(at && strlen(before) == strlen(after), "%s", bytes);
+    memcpy(at, after, strlen(after));
+    cr_assert_eq(file_write_whole(in_folder("%s", name), bytes, size, NULL, &error), 0);
+    free(bytes);
+}
+
+#define WRITE "--logits|top|--from|m|--data|tiny_train_*.bin|--set|data.seq_len=32"
+
+/* Files are complete for one teacher: its config, its weights and their precision. */
+Test(logits_program, files_of_another_teacher_are_not_kept) {
+    train_teacher();
+    expect_exit("--export|m|--from|a/run", 0);
+    expect_exit(WRITE, 0);
+    replace_text("m/config.json", "\"layer_norm_epsilon\": 1e-05", "\"layer_norm_epsilon\": 1e-02");
+    expect_error(WRITE, 1, "of another teacher");
+    replace_text("m/config.json", "\"layer_norm_epsilon\": 1e-02", "\"layer_norm_epsilon\": 1e-05");
+    expect_exit(WRITE, 0);
+    expect_text(out_text, "files      0 written, 1 complete before\n");
+    damage("m/model.safetensors");
+    expect_error(WRITE, 1, "of another teacher");
+    damage("m/model.safetensors");
+    cr_assert_eq(rename(in_folder("m"), in_folder("moved")), 0);
+    expect_exit("--logits|top|--from|moved|--data|tiny_train_*.bin|--set|data.seq_len=32", 0);
+    expect_text(out_text, "files      0 written, 1 complete before\n");
+}
+
+Test(logits_program, shards_of_one_name_are_refused_before_the_work) {
+    train_teacher();
+    cr_assert(mkdir(in_folder("x"), 0755) == 0 && mkdir(in_folder("y"), 0755) == 0);
+    write_shard("x/t", 3000, 0);
+    write_shard("y/t", 2000, 0);
+    expect_error("--logits|top|--data|[xy]/t_*.bin|" TEACHER, 1,
+                 "x/t_000000.bin and y/t_000000.bin would have one file");
+    cr_expect_not(exists("top"));
+}
+
+/* A resume says which of its data are others under the same names. */
+Test(logits_program, replaced_data_are_noted) {
+    static const char train[] = "data.train: the shards hold other tokens",
+                      val[] = "data.val: the shards hold other tokens",
+                      teacher[] = "distill.logits: they are of another teacher";
+    train_teacher();
+    expect_exit(TINY "|--set|name=other|--set|seed=9|--set|eval.every=0|--set|sample.every=0", 0);
+    expect_exit("--logits|top|" TEACHER, 0);
+#define PARTS STUDENT "|--set|eval.every=4|--set|name=parts|--set|train.steps="
+    expect_exit(PARTS "4", 0);
+    expect_exit(PARTS "8|--resume", 0);
+    cr_expect(!strstr(error_text, train) && !strstr(error_text, val) &&
+                  !strstr(error_text, teacher),
+              "%s", error_text);
+    cr_assert_eq(directory_remove(in_folder("top"), &error), 0);
+    expect_exit("--logits|top|--from|a/other", 0);
+    expect_exit(PARTS "12|--resume", 0);
+    expect_text(error_text, teacher);
+    cr_expect_null(strstr(error_text, train));
+    write_shard("tiny_val", 1100, 0);
+    expect_exit(PARTS "16|--resume", 0);
+    expect_text(error_text, val);
+    cr_expect(!strstr(error_text, train) && !strstr(error_text, teacher), "%s", error_text);
+    write_shard("tiny_train", 6000, 'z'); /* one token differs */
+    cr_assert_eq(directory_remove(in_folder("top"), &error), 0);
+    expect_exit("--logits|top|--from|a/other", 0);
+    expect_exit(PARTS "20|--resume", 0);
+    expect_text(error_text, train);
+    cr_expect(!strstr(error_text, val) && !strstr(error_text, teacher), "%s", error_text);
 }

@@ -130,7 +130,8 @@ Test(preference_program, answers_are_told_apart) {
     expect_text(error_text, "reference: 70 pairs in the training data\n"
                             "reference: 8 pairs in the validation data\n");
     expect_text(out_text, "  data       pairs_train_*.bin: 70 pairs, ");
-    expect_text(out_text, "  objective  dpo: beta 0.1\n");
+    expect_text(out_text, "  objective  dpo: beta 0.1\n"
+                          "  reference  the model as it is before step 0\n");
     expect_text(out_text, " | right 100 %");
     /* Before the first update the model is its reference, in the same batches. */
     cr_expect_float_eq(metric("a/run", 1, "loss"), log(2), 1e-6);
@@ -166,7 +167,7 @@ Test(preference_program, labelled_answers_are_learnt) {
     expect_columns(out_text);
     expect_text(error_text, "reference: 70 labelled answers in the training data\n");
     expect_text(out_text, "rows_train_*.bin: 70 labelled answers, ");
-    expect_text(out_text, "  objective  kto: beta 0.1, weights 1 and 1\n");
+    expect_text(out_text, "  objective  kto: beta 0.1, weights 1 and 1, z of about ");
     cr_expect_null(strstr(out_text, "right"));
     cr_expect(isfinite(metric("a/run", 24, "kl")) && isfinite(metric("a/run", 24, "val_kl")));
     cr_expect(isnan(metric("a/run", 24, "rewards_accuracies")));
@@ -175,6 +176,21 @@ Test(preference_program, labelled_answers_are_learnt) {
     expect_exit("--eval|--data|rows_val_*.bin|--from|a/run", 0);
     expect_text(out_text, "              -");
     cr_expect_null(strstr(out_text, "0.0  "));
+}
+
+/* TRL logs no margin where one side is missing either. */
+Test(preference_program, one_label_has_no_margin) {
+    make_base();
+    write_pairs("rows_train", 1, 12, true, 3);
+    write_pairs("rows_val", 1, 12, true, 4);
+    expect_exit(RUN "|--set|train.objective=kto|--set|data.train=rows_train_*.bin|--set|data.val="
+                    "rows_val_*.bin|--set|train.steps=6",
+                0);
+    cr_expect_null(strstr(out_text, "nan"), "%s", out_text);
+    cr_expect_null(strstr(out_text, "margin"), "%s", out_text);
+    cr_expect(isnan(metric("a/run", 6, "rewards_margins")) && isfinite(metric("a/run", 6, "kl")));
+    expect_exit("--eval|--data|rows_val_*.bin|--from|a/run", 0);
+    cr_expect_null(strstr(out_text, "nan"), "%s", out_text);
 }
 
 /* Removes a run's checkpoints after step 8, which is in the middle of an epoch. */
@@ -240,11 +256,105 @@ Test(preference_program, adapters_resume_bit_for_bit) {
                      "a/parts/" LAST "/adapter_model.safetensors");
 }
 
+/* Trains adapters on text, which preference tuning begins with. */
+static void make_adapters(void) {
+    make_base();
+    expect_exit("--config|tiny.json|--set|name=sft|--set|eval.every=0|--set|sample.every=0"
+                "|--set|checkpoint.every=0|--set|model.init_from=a/base|" LORA
+                "|--set|adapter.alpha=64"
+                "|--set|optimizer.lr=0.02",
+                0);
+}
+
+#define TUNED "|" LORA "|--set|adapter.init_from=a/sft"
+
+Test(preference_program, adapters_that_continue_are_their_reference) {
+    make_adapters();
+    expect_resumed(TUNED, adapter_files);
+    expect_text(out_text, "  reference  the model as it is before step 0, with the adapters of\n"
+                          "             a/sft/checkpoints/step-");
+    expect_columns(out_text);
+    cr_expect_float_eq(metric("a/whole", 1, "loss"), log(2), 1e-6);
+    cr_expect_eq(metric("a/whole", 1, "rewards_margins"), 0);
+    /* --eval computes the reference again, and gets the values of the last validation. */
+    expect_exit("--eval|--data|pairs_val_*.bin|--from|a/whole", 0);
+    char line[100];
+    snprintf(line, sizeof line, "fp32       %8.4f  %10.4f", metric("a/whole", 24, "val_loss"),
+             metric("a/whole", 24, "val_rewards_margins"));
+    expect_text(out_text, line);
+    /* The adapters of step 8 are not those of the reference. */
+    forget_later("a/parts");
+    cr_assert_eq(unlink(in_folder("a/parts/reference_train.bin")), 0);
+    expect_error(RUN TUNED "|--set|name=parts|--resume", 1, "reference_train.bin is missing");
+}
+
+/* The base's values are those that the merged model's policy is compared to. */
+Test(preference_program, a_base_can_be_the_reference) {
+    make_adapters();
+    expect_resumed(TUNED "|--set|objective.reference=base", adapter_files);
+    expect_text(out_text, "  reference  the model as it is before step 0, without the adapters\n");
+    cr_expect_gt(fabs(metric("a/whole", 1, "rewards_chosen")), 0.01);
+    cr_expect_gt(fabs(metric("a/whole", 1, "loss") - log(2)), 1e-3);
+    expect_exit("--eval|--data|pairs_val_*.bin|--from|a/whole", 0);
+    char line[100];
+    snprintf(line, sizeof line, "fp32       %8.4f  %10.4f", metric("a/whole", 24, "val_loss"),
+             metric("a/whole", 24, "val_rewards_margins"));
+    expect_text(out_text, line);
+    /* A run that has begun cannot compute the other reference, but can return to the base. */
+    forget_later("a/parts");
+    expect_error(RUN TUNED "|--set|name=parts|--resume", 1, "another objective.reference");
+    cr_assert_eq(unlink(in_folder("a/parts/reference_train.bin")), 0);
+    expect_exit(RUN TUNED "|--set|name=parts|--set|objective.reference=base|--resume", 0);
+    expect_text(error_text, "reference: 70 pairs in the training data\n");
+    expect_same_metrics("a/whole", "a/parts");
+}
+
+Test(preference_program, quantized_models_begin_at_their_reference) {
+    make_adapters();
+    expect_exit(RUN TUNED "|--set|adapter.base=nf4|--set|train.steps=1", 0);
+    cr_expect_float_eq(metric("a/run", 1, "loss"), log(2), 1e-6);
+    expect_exit(RUN "|--set|name=new|" LORA "|--set|adapter.base=nf4|--set|train.steps=1", 0);
+    expect_text(out_text, ", without the adapters\n");
+    cr_expect_float_eq(metric("a/new", 1, "loss"), log(2), 1e-6);
+}
+
+/* Dropout of the policy alone would compare it with another model, as of the first step. */
+Test(preference_program, dropout_is_asked_for) {
+    make_base();
+    expect_exit(RUN "|--set|train.steps=2|--set|model.dropout=0.4", 0);
+    expect_text(error_text,
+                "warning: model.dropout has no effect: preference losses have no dropout "
+                "unless objective.dropout is true\n");
+    cr_expect_float_eq(metric("a/run", 1, "loss"), log(2), 1e-6);
+    expect_exit(RUN "|--set|name=lora|--set|train.steps=2|" LORA "|--set|adapter.dropout=0.5", 0);
+    expect_text(error_text, "warning: adapter.dropout has no effect");
+    expect_exit(RUN "|--set|name=plain|--set|train.steps=2|" LORA, 0);
+    for (long step = 1; step <= 2; step++)
+        cr_expect_eq(metric("a/lora", step, "loss"), metric("a/plain", step, "loss"));
+    expect_exit(RUN "|--set|name=drops|--set|train.steps=2|--set|model.dropout=0.4"
+                    "|--set|objective.dropout=true",
+                0);
+    cr_expect_null(strstr(error_text, "dropout"), "%s", error_text);
+    cr_expect_gt(fabs(metric("a/drops", 1, "loss") - log(2)), 1e-3);
+}
+
 Test(preference_program, precision_may_switch) {
     make_base();
     expect_exit(RUN "|--set|precision=fp16|--set|precision_switch.at=0.5", 0);
-    expect_text(error_text, "training goes on in bf16");
+    expect_text(error_text, "precision: \"fp16\" in the checkpoint, now \"bf16\"");
     cr_expect_gt(metric("a/run", 24, "rewards_margins"), 1);
+}
+
+/* Losses of two objectives cannot be compared: those of ipo are far above. */
+Test(preference_program, another_objective_begins_the_search_for_the_lowest_loss_anew) {
+    make_base();
+    expect_exit(RUN, 0);
+    expect_exit(RUN "|--resume|--set|train.objective=ipo|--set|train.patience=1|--set|"
+                    "train.steps=36|--set|optimizer.lr=1e-4",
+                0);
+    expect_text(error_text, "train.objective: \"dpo\" in the checkpoint, now \"ipo\"");
+    expect_text(error_text, "validation: earlier losses are not comparable");
+    cr_expect_eq(last_step("a/run"), 36, "%s", out_text);
 }
 
 Test(preference_program, references_are_checked) {
@@ -298,6 +408,25 @@ Test(preference_program, references_of_other_models_are_not_used) {
     }
 }
 
+/* Rows that are prepared again may have the same tokens and other targets. */
+Test(preference_program, references_of_another_mask_are_not_used) {
+    make_base();
+    expect_exit(RUN "|--set|train.steps=1", 0);
+    size_t size;
+    char *mask = read_whole("pairs_train_000000.mask", &size);
+    bool cleared = false; /* the last target of a document that has others */
+    for (size_t i = TOKEN_MASK_HEADER_BYTES; i < size && !cleared; i += TOKEN_MASK_PLANES)
+        if ((cleared = mask[i] == (char)0xff)) mask[i] = 0x7f;
+    cr_assert(cleared);
+    file_write_whole(in_folder("pairs_train_000000.mask"), mask, size, NULL, &error);
+    free(mask);
+    cr_assert_eq(directory_remove(in_folder("a/run/checkpoints"), &error), 0);
+    expect_exit(RUN, 0);
+    expect_text(error_text, "reference: 70 pairs in the training data\n");
+    cr_expect_null(strstr(error_text, "in the validation data"), "%s", error_text);
+    cr_expect_eq(metric("a/run", 1, "rewards_margins"), 0);
+}
+
 /* Waits until the program has printed a text. */
 static void wait_for_text(pid_t child, const char *part) {
     const double deadline = seconds_now() + PROGRAM_SECONDS_MAX;
@@ -321,14 +450,52 @@ static void expect_interrupted(const char *ranks) {
     cr_expect_eq(finish(child), 130, "%s", error_text);
     expect_text(error_text, "no step was taken, so start again without --resume\n");
     cr_expect_eq(last_step("a/run"), 0);
-    cr_expect_not(exists("a/run/reference_train.bin"));
+    cr_expect(exists("a/run/reference_train.bin"));
+}
+
+/* Counts the pairs of a file without values. */
+static size_t count_unknown(const char *name) {
+    size_t size, count = 0;
+    char *bytes = read_whole(name, &size);
+    const float *values = (const float *)(bytes + VALUES_AT);
+    for (size_t i = 0; i < (size - VALUES_AT) / sizeof *values; i += 2) count += isnan(values[i]);
+    free(bytes);
+    return count;
+}
+
+/* Expects that a pass continues where it was stopped, to the values of one that was not. `most`:
+ * pairs that it may have left. */
+static void expect_continued(size_t most) {
+    const size_t unknown = count_unknown("a/run/reference_train.bin");
+    cr_expect(unknown > 0 && unknown <= most, "%zu", unknown);
+    expect_exit(MANY, 0);
+    cr_expect_eq(count_unknown("a/run/reference_train.bin"), 0u);
+    expect_exit(MANY "|--set|name=whole", 0);
+    size_t size, other_size;
+    char *parts = read_whole("a/run/reference_train.bin", &size);
+    char *whole = read_whole("a/whole/reference_train.bin", &other_size);
+    cr_assert_eq(size, other_size);
+    cr_expect_eq(memcmp(parts + VALUES_AT, whole + VALUES_AT, size - VALUES_AT), 0);
+    cr_expect_eq(metric("a/run", 1, "rewards_margins"), 0);
+    free(parts);
+    free(whole);
 }
 
 Test(preference_program, a_reference_can_be_interrupted) {
     make_base();
     expect_interrupted("");
     expect_error(MANY "|--resume", 1, "start without --resume");
-    expect_exit(MANY "|--set|data.train=pairs_train_*.bin", 0);
+    expect_continued(9000); /* a signal may come before its first batch */
+}
+
+/* A limit of time ends the pass before the first step too. */
+Test(preference_program, minutes_end_a_reference) {
+    make_base();
+    write_pairs("many_train", 9000, 60, false, 5);
+    expect_exit(MANY "|--set|train.minutes=0.001", 0);
+    expect_text(out_text, "stopped at step 0 of 8: train.minutes (0.001) are over; the "
+                          "same command continues before the first step\n");
+    expect_continued(8999);
 }
 
 static bool has_ranks(void) {
@@ -420,6 +587,9 @@ Test(preference_program, long_settings_take_two_lines) {
     /* ipo has no label smoothing. */
     expect_exit(RUN "|--dry-run|--set|train.objective=ipo|--set|objective.label_smoothing=0.1", 0);
     expect_text(out_text, "  objective  ipo: beta 0.1\n");
+    expect_exit(RUN "|--dry-run|--set|train.objective=orpo|--set|objective.reference=base", 0);
+    cr_expect_null(strstr(out_text, "  reference  "));
+    expect_text(error_text, "warning: objective.reference has no effect: ");
 }
 
 Test(preference_program, mistakes_are_refused) {

@@ -49,3 +49,10 @@ Test(profile_program, wrong_use_is_explained) {
     expect_error("--profile|--config|tiny.json|--out|tiny.json/x|--repetitions|1", 1,
                  "a file stands there");
 }
+
+Test(profile_program, a_folder_that_cannot_be_written_fails_before_the_measurement) {
+    make_locked_folder("locked");
+    expect_error("--profile|--config|tiny.json|--out|locked|--repetitions|1", 1,
+                 "cannot write to the directory locked: Permission denied");
+    cr_expect_str_eq(out_text, "");
+}

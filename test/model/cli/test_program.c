@@ -14,19 +14,6 @@ static void expect_text(const char *text, const char *part) {
     cr_expect_not_null(strstr(text, part), "\"%s\" is not in: %s", part, text);
 }
 
-/* Copies the program, so that a user without access to the build directory can run it. */
-static void copy_program(void) {
-    size_t size;
-    struct stat status;
-    char *bytes = NULL;
-    cr_assert_eq(file_read_all(&bytes, &size, program, 1 << 28, &error), 0, "%s", error.text);
-    int file = open(in_folder("train"), O_CREAT | O_WRONLY, 0755);
-    cr_assert_eq(write(file, bytes, size), (ssize_t)size);
-    cr_assert(fstat(file, &status) == 0 && close(file) == 0);
-    free(bytes);
-    snprintf(program, sizeof program, "%s", in_folder("train"));
-}
-
 Test(program, trains) {
     expect_exit(TINY, 0);
     cr_expect_str_eq(error_text, "");
@@ -226,6 +213,41 @@ Test(program, a_finished_run_has_nothing_to_resume) {
     cr_expect_eq(last_step("a/run"), 26);
 }
 
+static void expect_same_folders(const char *a, const char *b) {
+    char command[3 * FILE_PATH_MAX];
+    snprintf(command, sizeof command, "cd %s && diff -r %s %s", folder, a, b);
+    cr_expect_eq(system(command), 0, "%s and %s differ", a, b);
+}
+
+/* A later resume reads train.steps and the like from the run's config.json. */
+Test(program, a_resume_without_steps_keeps_the_plan) {
+    char command[2 * FILE_PATH_MAX];
+    snprintf(command, sizeof command, "cd %s && cp -r a/run a/copy", folder);
+    expect_exit(TINY "|--set|train.steps=12|--set|checkpoint.every=5", 0);
+    cr_assert_eq(system(command), 0);
+    expect_exit("--resume|a/run|--set|train.steps=10|--set|optimizer.warmup_steps=0", 0);
+    expect_text(out_text, "all steps (10) are done already");
+    expect_same_folders("a/copy", "a/run");
+    expect_exit("--resume|a/run", 0);
+    expect_text(out_text, "all steps (12) are done already");
+    expect_exit("--resume|a/run|--set|train.steps=13", 0);
+    expect_exit("--resume|a/run", 0);
+    expect_text(out_text, "all steps (13) are done already");
+}
+
+Test(program, a_resume_after_early_stopping_keeps_the_plan) {
+    char command[2 * FILE_PATH_MAX];
+    snprintf(command, sizeof command, "cd %s && cp -r a/run a/copy", folder);
+    expect_exit(TINY "|--set|optimizer.lr=0|--set|train.patience=1", 0);
+    expect_text(out_text, "stopped at step 12 of 24: no lower validation loss");
+    cr_assert_eq(system(command), 0);
+    expect_exit("--resume|a/run|--set|train.steps=20", 0);
+    expect_text(out_text, "stopped at step 12 of 20: no lower validation loss");
+    expect_same_folders("a/copy", "a/run");
+    expect_exit("--resume|a/run|--set|train.steps=20|--set|train.patience=0", 0);
+    cr_expect_eq(last_step("a/run"), 20);
+}
+
 Test(program, damaged_checkpoints_are_skipped_and_named) {
     expect_exit(TINY, 0);
     damage("a/run/checkpoints/step-00000024/model.safetensors");
@@ -246,6 +268,22 @@ Test(program, only_damaged_checkpoints) {
     expect_error(TINY "|--resume", 1, "step-00000008");
     expect_error(TINY "|--resume|a/run/checkpoints/step-00000008", 1, "optimizer.safetensors");
     cr_expect_eq(last_step("a/run"), 8, "the metrics of the damaged run are gone");
+}
+
+/* A note stands before the text that it is about, where both streams go to one place. */
+Test(program, sample_notes_before_the_prompt) {
+    char shell[2 * PATH_MAX];
+    snprintf(shell, sizeof shell, "#!/bin/sh\nexec '%s' \"$@\" 2>&1\n", program);
+    write_file("both", shell);
+    cr_assert_eq(chmod(in_folder("both"), 0755), 0);
+    snprintf(program, sizeof program, "%s", in_folder("both"));
+    expect_exit(TINY "|--set|train.steps=1", 0);
+    expect_exit("--sample|a prompt that is longer than the 32 positions that the model has"
+                "|--from|a/run/checkpoints/step-00000001|--tokens|1",
+                0);
+    const char *note = strstr(out_text, "note: of 64 tokens of the prompt");
+    cr_assert_not_null(note, "%s", out_text);
+    cr_expect(note == out_text || note[-1] == '\n', "%s", out_text);
 }
 
 Test(program, sample) {
@@ -321,6 +359,21 @@ Test(program, evaluates) {
     cr_expect_float_eq(perplexity, exp(loss), 1e-3 * perplexity);
     cr_expect_float_eq(bits, loss / log(2), 1e-3 * bits, "a token of this model is a byte");
     expect_match(out_text, "\nbf16 .* [+-]0\\.[0-9]+ %\nfp16 .* [+-]0\\.[0-9]+ %\n$");
+    cr_expect_null(strstr(error_text, "not finite"), "%s", error_text);
+    /* A weight that is NaN is said, beside the loss. */
+    size_t size;
+    char *weights = read_whole("a/run/checkpoints/step-00000024/model.safetensors", &size);
+    char *keys = read_whole("a/run/checkpoints/step-00000024/config.json", &(size_t){0});
+    memset(weights + size - sizeof(float), 0xff, sizeof(float));
+    cr_assert_eq(mkdir(in_folder("broken"), 0755), 0);
+    cr_assert_eq(
+        file_write_whole(in_folder("broken/model.safetensors"), weights, size, NULL, &error), 0);
+    write_file("broken/config.json", keys);
+    free(weights);
+    free(keys);
+    expect_exit("--eval|--from|broken|--data|tiny_val_*.bin|--precision|fp32", 0);
+    cr_expect_not_null(strstr(error_text, "the loss is not finite: weights of broken are not"),
+                       "%s", error_text);
     expect_error("--eval" FROM "|--data|nothing*.bin", 1, "nothing*.bin");
     expect_error("--eval" FROM "|--data|tiny.json", 1, "tiny.json");
     expect_error("--eval|--from|nowhere|--data|tiny_val_*.bin", 1, "nowhere");
@@ -375,7 +428,7 @@ Test(program, steps_without_targets_are_warned_of) {
 #define ROWS_RUN                                                                                 \
     "--config|tiny.json|--set|data.train=rows_train_*.bin|--set|data.val=|--set|eval.every=0"    \
     "|--set|sample.every=0|--set|train.steps=4|--set|train.micro_batch_size=1|--set|train.grad_" \
-    "accum_steps=1|--set|data.seq_len=16"
+    "accum_steps=1|--set|data.seq_len=16|--set|data.pack=cut"
     expect_exit(ROWS_RUN "|--set|name=short", 0);
     expect_text(error_text, ": no target counts in the loss: sequences are cut");
     const char *first = strstr(error_text, "no target counts");
@@ -427,7 +480,8 @@ Test(program, full_disk_leaves_no_broken_checkpoint) {
 
 Test(program, a_start_that_fails_leaves_no_folder) {
     expect_error(TINY "|--resume", 1, "no complete checkpoint");
-    expect_error(TINY "|--set|model.init_from=nowhere", 1, "nowhere");
+    expect_error(TINY "|--set|model.init_from=nowhere", 1,
+                 "no nowhere, which model.init_from names");
     expect_error(TINY "|--set|data.train=nothing_*.bin", 1, "nothing_");
     cr_expect_not(exists("a/run"));
 }
@@ -476,12 +530,8 @@ Test(program, losses_that_are_not_finite_end_the_run) {
     cr_expect_str_eq(names_in("a/run/checkpoints", ""), "step-00000002");
 }
 
-/* The program runs as nobody, because root may write anywhere. */
 Test(program, run_directory_that_cannot_be_written) {
-    copy_program();
-    cr_assert_eq(chmod(folder, 0755), 0);
-    cr_assert_eq(mkdir(in_folder("locked"), 0555), 0);
-    as_nobody = geteuid() == 0;
+    make_locked_folder("locked");
     expect_error(TINY "|--set|run_dir=locked", 1, "locked/run");
     expect_text(error_text, "Permission denied");
     as_nobody = false;

@@ -115,16 +115,16 @@ Test(program_models, a_run_as_the_model_to_begin_with) {
     expect_in_file("a/next", -1, "/config.json",
                    "\"init_from\": \"a/lora/checkpoints/step-00000002\"");
     cr_assert_eq(rename(in_folder("a/run"), in_folder("moved")), 0);
-    expect_error("--export|m|--merge|--from|a/lora", 1, "name its folder by --set model.init_from");
-    expect_error("--sample|x|--from|a/lora", 1, "name its folder by --set model.init_from=DIR");
-    expect_exit("--export|m|--merge|--from|a/lora|--set|model.init_from=moved", 0);
-    expect_exit("--sample|x|--tokens|3|--from|a/lora|--set|model.init_from=moved", 0);
+    expect_error("--export|m|--merge|--from|a/lora", 1, "name its folder by --base DIR");
+    expect_error("--sample|x|--from|a/lora", 1, "name its folder by --base DIR");
+    expect_exit("--export|m|--merge|--from|a/lora|--base|moved", 0);
+    expect_exit("--sample|x|--tokens|3|--from|a/lora|--base|moved", 0);
     expect_exit(PLAIN "moved|--resume|--set|name=lora|--set|adapter.type=lora|--set|train.steps=3",
                 0);
     /* Another model than the one that the adapters were trained on. */
-    expect_error("--export|n|--merge|--from|a/lora|--set|model.init_from=a/more", 1,
-                 "is another model than");
-    expect_error("--export|n|--from|a/lora|--set|seed=2", 2, "--set model.init_from=DIR only");
+    expect_error("--export|n|--merge|--from|a/lora|--base|a/more", 1, "is another model than");
+    expect_error("--export|n|--from|a/lora|--set|seed=2", 2, "--export\ntakes --base DIR");
+    expect_error("--sample|x|--from|a/lora|--base|a/more", 1, "name that one by --base DIR");
     cr_expect(!exists("n"));
     cr_assert_eq(mkdir(in_folder("a/empty"), 0755), 0);
     cr_assert_eq(mkdir(in_folder("a/empty/checkpoints"), 0755), 0);

@@ -145,7 +145,7 @@ Test(program_resume, after_train_minutes) {
         snprintf(expected, sizeof expected, "stopped at step %d of 300", step);
         cr_expect_not_null(strstr(out_text, expected), "%s", out_text);
         cr_expect_not_null(strstr(out_text, "--resume"), "%s", out_text);
-        cr_expect_not_null(strstr(out_text, "the 1e-06 minutes"), "%s", out_text);
+        cr_expect_not_null(strstr(out_text, "train.minutes (1e-06) are over"), "%s", out_text);
     }
     expect_exit(with(LONG, "%s", "--resume|--set|train.minutes=9"), 0);
     cr_expect_null(strstr(out_text, "stopped at"), "%s", out_text);

@@ -378,7 +378,7 @@ Test(report, banner_shows_isolation_and_window) {
     const char *text = banner(0);
     cr_expect_null(strstr(text, "isolated"), "%s", text);
     cr_expect_not_null(strstr(text, "attention window of 9 tokens\n"), "%s", text);
-    rig.trainer.gpt.capacity.window_pattern = 2;
+    rig.trainer.model.capacity.window_pattern = 2;
     text = banner(0);
     cr_expect_not_null(strstr(text, "window of 9 tokens in 1 of the layers\n"), "%s", text);
     rig.tokens.shards[0].mask.starts = starts;
@@ -414,6 +414,13 @@ Test(report, banner_says_what_matters) {
         "1\\.2345"};
     for (size_t i = 0; i < COUNT(parts); i++) expect_match(text, parts[i]);
     cr_expect_null(strstr(text, "raw"));
+    rig.config.loss_scale.growth_interval = 1;
+    struct model_shape *shape = &rig.trainer.model.capacity;
+    const struct model_shape shape_before = *shape;
+    shape->n_layer = shape->n_head = shape->n_kv_head = 1;
+    expect_match(banner(0), "1 layer, 1 head, 32 wide");
+    expect_match(banner(0), "after 1 good step, x");
+    *shape = shape_before;
     rig.trainer.state.step = 10;
     rig.trainer.state.next_sample = 100; /* a larger batch: 10 more steps take 40 samples */
     expect_match(banner(0), "20 steps \\(1\\.12 epochs\\)");
@@ -421,6 +428,19 @@ Test(report, banner_says_what_matters) {
     rig.tokens.shards[0].raw = true;
     expect_match(banner(0),
                  "4\\.0 k tokens, 125 sequences, raw uint16;\\s+the last 31 tokens padded\n");
+}
+
+/* Below 20 steps the banner names the keys that make them more. */
+Test(report, banner_says_that_steps_are_few) {
+    rig_config(&rig.config, CONFIG_PRECISION_FP32);
+    open_plan();
+    cr_expect_null(strstr(banner(0), "few steps"));
+    rig.config.train.steps = 19;
+    expect_match(banner(0), "19 steps .*few steps to learn in: raise train\\.steps\n");
+    rig.config.train.epochs = 1;
+    expect_match(banner(0),
+                 "few steps to learn in: raise train\\.epochs, or take smaller batches\n");
+    cr_expect_leq(widest(banner(0)), 80);
 }
 
 /* The printed parts add up to the total; those of 0 bytes are left out. */

@@ -49,10 +49,11 @@ Test(saving, saves_in_the_foreground_without_memory_for_a_copy) {
     fflush(stderr);
     cr_expect_null(saving.writer.snapshot.be);
     cr_assert_eq(file_read_all(&said, &size, in_folder("said"), 4096, &error), 0);
+    unfold(said);
     cr_expect_eq(strncmp(said, "note: training waits while checkpoints are written: ", 52), 0, "%s",
                  said);
     cr_expect_not_null(strstr(said, "no memory of the host for a copy of "), "%s", said);
-    cr_expect_eq(strchr(said, '\n'), said + size - 1, "said once: %s", said);
+    cr_expect_eq(strchr(said, '\n')[1], '\0', "said once: %s", said);
     saving_close(&saving);
     free(said);
     subject_close(&giant);

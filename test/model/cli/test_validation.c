@@ -80,6 +80,95 @@ Test(validation, the_best_checkpoint_stays) {
     cr_expect_null(strstr(out_text, "lowest"), "%s", out_text);
 }
 
+static double last_validation(const char *run_folder) {
+    char line[1024];
+    long step;
+    double loss, last = -1;
+    FILE *file = fopen(in_folder("%s/metrics.jsonl", run_folder), "r");
+    cr_assert_not_null(file);
+    while (fgets(line, sizeof line, file))
+        if (sscanf(line, "{\"step\": %ld, \"val_loss\": %lf", &step, &loss) == 2) last = loss;
+    fclose(file);
+    return last;
+}
+
+#define BATCHES RISING "|--set|eval.batches=1|--set|optimizer.lr=0|--set|optimizer.min_lr=0"
+
+/* Validation reads 8 sequences of the 10, whatever the micro-batch: sums of fp32 in another order
+ * differ by some 2^-24 of the loss. Compare agrees. */
+Test(validation, reads_the_same_text_with_any_micro_batch) {
+    static const int sizes[] = {1, 2, 4, 3, 12}; /* the first three divide the same step */
+    char arguments[300], command[3 * FILE_PATH_MAX];
+    const char *name = getenv("COMPARE") ? getenv("COMPARE") : "./compare";
+    char compare[FILE_PATH_MAX];
+    cr_assert_not_null(realpath(name, compare), "no program %s: build it or set COMPARE", name);
+    for (int i = 0; i < 5; i++) {
+        const int accumulated = sizes[i] <= 4 ? 4 / sizes[i] : 1;
+        snprintf(arguments, sizeof arguments,
+                 BATCHES "|--set|name=m%d|--set|train.micro_batch_size=%d|--set|"
+                         "train.grad_accum_steps=%d",
+                 sizes[i], sizes[i], accumulated);
+        expect_exit(arguments, 0);
+        char run_folder[20];
+        snprintf(run_folder, sizeof run_folder, "a/m%d", sizes[i]);
+        cr_expect_float_eq(last_validation(run_folder), last_validation("a/m1"), 2e-6, "%s",
+                           run_folder);
+    }
+    snprintf(command, sizeof command, "cd %s && %s a/m1 a/m2 a/m4 >said", folder, compare);
+    cr_expect_eq(system(command), 0);
+    size_t size;
+    char *text = read_whole("said", &size);
+    cr_expect_null(strstr(text, " differs: "), "%s", text);
+    free(text);
+    /* A step of other tokens is another training, and validates on the same text. */
+    snprintf(command, sizeof command, "cd %s && %s a/m1 a/m12 >said", folder, compare);
+    cr_expect(system(command) >= 0);
+    text = read_whole("said", &size);
+    cr_expect_not_null(strstr(text, "train.micro_batch_size differs: these are different"), "%s",
+                       text);
+    cr_expect_null(strstr(text, "other text"), "%s", text);
+    free(text);
+}
+
+static bool said(const char *text) {
+    return strstr(error_text, text) != NULL;
+}
+
+/* A run with keep_best stands for its best checkpoint, others for the newest. */
+Test(validation, reading_commands_take_the_best_checkpoint) {
+    char best_line[100], newest_line[100];
+    expect_exit(BEST, 0);
+    const long best = lowest("a/run", 24);
+    snprintf(best_line, sizeof best_line, "note: a/run: step %ld, of the lowest validation loss",
+             best);
+    snprintf(newest_line, sizeof newest_line, "note: a/run: step 24, the newest; the lowest");
+    expect_exit("--export|kept|--from|a/run", 0);
+    cr_expect(said(best_line), "%s", error_text);
+    expect_exit("--export|newest|--from|a/run|--newest", 0);
+    cr_expect(said(newest_line), "%s", error_text);
+    expect_exit("--export|best|--from|a/run|--best", 0);
+    char kept[60];
+    snprintf(kept, sizeof kept, "a/run/checkpoints/step-%08ld/model.safetensors", best);
+    expect_exit("--export|direct|--from|a/run/checkpoints/step-00000024", 0);
+    cr_expect(!said("note: a/run"), "%s", error_text);
+    expect_same_file("kept/model.safetensors", "best/model.safetensors");
+    expect_same_file("newest/model.safetensors", "direct/model.safetensors");
+    expect_exit("--eval|--data|noise_*.bin|--from|a/run", 0);
+    cr_expect(said(best_line), "%s", error_text);
+    expect_exit("--sample|On|--tokens|1|--from|a/run", 0);
+    cr_expect(said(best_line), "%s", error_text);
+    /* --resume goes on from the newest one. */
+    expect_exit(BEST "|--set|train.steps=25|--resume", 0);
+    cr_expect_eq(last_step("a/run"), 25);
+    expect_error("--export|x|--from|a/run|--best|--newest", 2, "not both");
+    expect_error("--audit|--config|tiny.json|--best", 2, "in --from");
+    expect_error("--export|x|--from|kept|--best", 1, "is not a run");
+    expect_exit(RISING "|--set|name=b", 0);
+    expect_exit("--export|plain|--from|a/b", 0);
+    cr_expect(!said("note: a/b"), "%s", error_text);
+    expect_error("--export|x|--from|a/b|--best", 1, "has no checkpoint of its lowest validation");
+}
+
 /* A resumed run keeps the best checkpoint and stops early like one that was never interrupted. */
 Test(validation, patience_and_the_best_survive_a_resume) {
     char ended[100];
@@ -124,11 +213,35 @@ Test(validation, a_resume_does_not_repeat_the_last) {
     }
 }
 
+/* A resume makes up for the validation of the last step, and the checkpoint of that step records
+ * it: a longer run keeps the checkpoint as its best, here from losses that only rise. */
+Test(validation, a_resume_at_the_last_step_saves_what_it_validates) {
+#define LAST BEST "|--set|checkpoint.every=2|--resume"
+    expect_exit(RISING "|--set|eval.every=0|--set|train.steps=6", 0);
+    expect_exit(LAST "|--set|train.steps=6", 0);
+    cr_expect_not_null(strstr(out_text, "at step 6, in a/run/checkpoints/step-00000006"), "%s",
+                       out_text);
+    expect_exit(LAST "|--set|train.steps=12|--set|optimizer.lr=10", 0);
+    cr_expect_not_null(strstr(out_text, "at step 6, in a/run/checkpoints/step-00000006"), "%s",
+                       out_text);
+    cr_expect_str_eq(names_in("a/run/checkpoints", ""), "step-00000006 step-00000012");
+}
+
+/* Training refuses a validation text that fills no sequence; --eval pads it. */
+Test(validation, a_text_shorter_than_a_sequence_is_refused) {
+    expect_error("--config|tiny.json|--set|data.val=noise_*.bin|--set|data.seq_len=320|--set|"
+                 "model.n_positions=320",
+                 1, "too few tokens for one sequence in noise_000000.bin");
+}
+
 Test(validation, epochs_count_the_training_text) {
     expect_exit("--config|tiny.json|--set|train.epochs=0.5", 0);
     /* 5999 / 32 = 187.5, so 188 sequences, 4 a step: 0.5 * 188 / 4 = 23.5 */
     cr_expect_eq(last_step("a/run"), 24, "%ld", last_step("a/run"));
-    cr_expect_not_null(strstr(out_text, "24 steps (0.5 epochs) of"), "%s", out_text);
+    cr_expect_not_null(strstr(out_text, "24 steps (0.511 epochs) of"), "%s", out_text);
+    expect_exit("--config|tiny.json|--set|train.epochs=3|--set|train.grad_accum_steps=512|--dry-run",
+                0);
+    cr_expect_not_null(strstr(out_text, "1 step (5.45 epochs) of 512 x 2"), "%s", out_text);
     expect_exit("--resume|a/run", 0);
     cr_expect_not_null(strstr(out_text, "raise train.epochs"), "%s", out_text);
     expect_exit("--resume|a/run|--set|train.steps=26", 0);

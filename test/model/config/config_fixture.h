@@ -5,6 +5,7 @@
 #include "model/config/config_print.h"
 #include "model/config/config_read.h"
 #include "model/io/config_file.h"
+#include "test/notes.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>

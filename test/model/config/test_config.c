@@ -137,7 +137,7 @@ Test(config, removed_keys_that_changed_nothing_are_accepted) {
     fixture_open(&fixture);
     load_well(&fixture, &config,
               "{\"log\": {\"csv\": false, \"tensorboard\": false}, \"precision_switch\": "
-              "{\"forward_only\": false}}",
+              "{\"forward_only\": false}, \"fp8\": {\"sums\": \"exact\"}}",
               NULL);
     fixture_close(&fixture);
 }
@@ -202,19 +202,30 @@ Test(config, computed_defaults) {
 Test(config, dependent_values_are_adapted_with_a_note) {
     struct fixture fixture;
     struct config c;
-    char notes[1024];
+    struct notes notes;
     fixture_open(&fixture);
     const char *text = "{\"optimizer\": {\"warmup_steps\": 50}, \"data\": {\"train\": \"x\"}, "
                        "\"eval\": {\"every\": 5}}";
     load_well(&fixture, &c, text, "train.steps=20");
-    cr_expect_eq(c.optimizer.warmup_steps, 2);
+    cr_expect_eq(c.optimizer.warmup_steps, 20);
     cr_expect_eq(c.eval.every, 0);
-    cr_expect_eq(config_resolve_notes(&c, notes, sizeof notes), 2);
-    cr_expect_not_null(strstr(notes, "optimizer.warmup_steps is 2"), "%s", notes);
-    cr_expect_not_null(strstr(notes, "data.val"), "%s", notes);
+    config_resolve_notes(&c, notes_open(&notes));
+    cr_expect_eq(notes_close(&notes), 2, "%s", notes.text);
+    cr_expect_not_null(strstr(notes.text, "optimizer.warmup_steps is 20"), "%s", notes.text);
+    cr_expect_not_null(strstr(notes.text, "data.val"), "%s", notes.text);
     load_well(&fixture, &c, text, "train.steps=50");
     cr_expect_eq(c.optimizer.warmup_steps, 50);
-    cr_expect_eq(config_resolve_notes(&c, notes, sizeof notes), 1, "%s", notes);
+    config_resolve_notes(&c, notes_open(&notes));
+    cr_expect_eq(notes_close(&notes), 1, "%s", notes.text);
+    load_well(&fixture, &c, text, "train.steps=48");
+    cr_expect_eq(c.optimizer.warmup_steps, 24);
+    text = "{\"optimizer\": {\"warmup_steps\": 80, \"schedule\": \"wsd\"}}";
+    load_well(&fixture, &c, text, "train.steps=100");
+    cr_expect_eq(c.optimizer.warmup_steps, 80, "with the decay as long as the run");
+    load_well(&fixture, &c, text, "train.steps=98");
+    cr_expect_eq(c.optimizer.warmup_steps, 49);
+    load_well(&fixture, &c, text, "train.steps=20");
+    cr_expect_eq(c.optimizer.warmup_steps, 16, "beside a decay of 4 steps");
     fixture_close(&fixture);
 }
 
@@ -222,7 +233,7 @@ Test(config, epochs_become_steps) {
     struct fixture fixture;
     struct config c;
     struct error error = {0};
-    char notes[1024];
+    struct notes notes;
     fixture_open(&fixture);
     const char *text = "{\"train\": {\"steps\": 9, \"epochs\": 1.5, \"micro_batch_size\": 4}, "
                        "\"optimizer\": {\"warmup_steps\": 30}}";
@@ -232,8 +243,9 @@ Test(config, epochs_become_steps) {
     c.train.epochs = 0.5;
     cr_expect_eq(config_resolve_epochs(&c, 81, 0, 0, &error), 0, "%s", error.text);
     cr_expect_eq(c.train.steps, 11);
-    cr_expect_eq(c.optimizer.warmup_steps, 1);
-    cr_expect_eq(config_resolve_notes(&c, notes, sizeof notes), 1, "%s", notes);
+    cr_expect_eq(c.optimizer.warmup_steps, 11);
+    config_resolve_notes(&c, notes_open(&notes));
+    cr_expect_eq(notes_close(&notes), 1, "%s", notes.text);
     c.train.epochs = 1e-9;
     cr_expect_eq(config_resolve_epochs(&c, 81, 0, 0, &error), 0, "%s", error.text);
     cr_expect_eq(c.train.steps, 1);
@@ -259,11 +271,12 @@ Test(config, epochs_become_steps) {
 
 static void expect_warning(const struct fixture *fixture, const char *text, const char *word) {
     struct config config;
-    char notes[1024];
+    struct notes notes;
     load_well(fixture, &config, text, NULL);
-    int count = config_warnings(&config, notes, sizeof notes);
-    cr_assert_eq(count, word != NULL, "%s: %s", text, notes);
-    if (word) cr_assert_not_null(strstr(notes, word), "%s", notes);
+    config_warnings(&config, notes_open(&notes));
+    const int count = notes_close(&notes);
+    cr_assert_eq(count, word != NULL, "%s: %s", text, notes.text);
+    if (word) cr_assert_not_null(strstr(notes.text, word), "%s", notes.text);
 }
 
 /* 7 % of 100 are 7, and 55 % are 55, although the products of doubles are larger. */
@@ -290,6 +303,27 @@ Test(config, parts_of_counts_are_exact) {
         cr_expect_eq(config_check(&c, &(struct config_origins){.path = "c"}, &error), 0, "%s",
                      error.text);
     }
+}
+
+/* The length of a model that is not known yet is the largest number. */
+Test(config, batch_tokens_of_sequences_of_any_length) {
+    struct config c;
+    struct error error = {0};
+    config_defaults(&c);
+    strcpy(c.name, "c");
+    c.data.seq_len = INT64_MAX;
+    c.train.batch_tokens = 1 << 20;
+    config_resolve(&c);
+    cr_expect_eq(c.train.grad_accum_steps, 1);
+    c.data.seq_len = 256;
+    c.train.micro_batch_size = 3;
+    config_resolve(&c);
+    cr_expect_eq(c.train.grad_accum_steps, (1 << 20) / 768);
+    c.train.micro_batch_size = c.data.seq_len = 1;
+    config_resolve(&c);
+    cr_expect_eq(config_check(&c, &(struct config_origins){.path = "c"}, &error), -1);
+    cr_expect_not_null(strstr(error.text, "train.grad_accum_steps is 1048576, but must be"), "%s",
+                       error.text);
 }
 
 Test(config, warnings) {
@@ -325,10 +359,10 @@ Test(config, sizes_come_from_the_model_to_begin_with) {
     cr_expect_eq(config.model.n_embd, 72);
     cr_expect_eq(config.model.n_positions, 300);
     cr_expect_eq(config.model.vocab_size, 1003);
-    cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_BYTES);
+    cr_expect_eq(config.data.tokenizer, TOKENIZER_BYTES);
     write_bytes(tokenizer, "{}", 2);
     load_well(&fixture, &config, text, NULL);
-    cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_FILES, "they are there");
+    cr_expect_eq(config.data.tokenizer, TOKENIZER_FILES, "they are there");
     /* Given values take precedence, and are rejected later if the weights do not agree. */
     load_well(&fixture, &config, text, "model.n_layer=2");
     cr_expect_eq(config.model.n_layer, 2);
@@ -336,7 +370,7 @@ Test(config, sizes_come_from_the_model_to_begin_with) {
     load_well(&fixture, &config, text, "model.preset=gpt2");
     cr_expect_eq(config.model.n_embd, 768);
     load_well(&fixture, &config, text, "data.tokenizer=bytes");
-    cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_BYTES);
+    cr_expect_eq(config.data.tokenizer, TOKENIZER_BYTES);
     unlink(tokenizer);
     unlink(model);
     /* Weights may come without a config.json. */
@@ -409,20 +443,23 @@ Test(config, other_models_are_refused) {
 Test(config, dimension_notes) {
     struct fixture fixture;
     struct config config;
-    char notes[1024], cut[20];
+    struct notes notes;
     fixture_open(&fixture);
     load_well(&fixture, &config, "{}", NULL);
-    cr_assert_eq(config_dimension_notes(&config, notes, sizeof notes), 0);
+    config_dimension_notes(&config, notes_open(&notes));
+    cr_assert_eq(notes_close(&notes), 0, "%s", notes.text);
     load_well(&fixture, &config, "{\"model\": {\"n_embd\": 96, \"n_head\": 8}}",
               "data.seq_len=250");
-    cr_assert_eq(config_dimension_notes(&config, notes, sizeof notes), 2);
-    cr_assert(strstr(notes, "head size, model.n_embd / model.n_head, is 12,"), "%s", notes);
-    cr_assert(strstr(notes, "data.seq_len is 250") && !strstr(notes, "n_embd is"), "%s", notes);
-    cr_assert_eq(config_dimension_notes(&config, cut, sizeof cut), 2);
-    cr_assert_eq(strlen(cut), sizeof cut - 1);
+    config_dimension_notes(&config, notes_open(&notes));
+    cr_assert_eq(notes_close(&notes), 2, "%s", notes.text);
+    cr_assert(strstr(notes.text, "head size, model.n_embd / model.n_head, is 12,"), "%s",
+              notes.text);
+    cr_assert(strstr(notes.text, "data.seq_len is 250") && !strstr(notes.text, "n_embd is"), "%s",
+              notes.text);
     load_well(&fixture, &config, "{\"model\": {\"head_dim\": 12}}", NULL);
-    cr_assert_eq(config_dimension_notes(&config, notes, sizeof notes), 1);
-    cr_expect(strncmp(notes, "model.head_dim is 12,", 21) == 0, "%s", notes);
+    config_dimension_notes(&config, notes_open(&notes));
+    cr_assert_eq(notes_close(&notes), 1, "%s", notes.text);
+    cr_expect(strncmp(notes.text, "note: model.head_dim is 12,", 27) == 0, "%s", notes.text);
     fixture_close(&fixture);
 }
 
@@ -432,8 +469,12 @@ Test(config, find_searches_this_directory_and_configs) {
     struct error error = {0};
     fixture_open(&fixture);
     write_bytes(fixture.path, "{}", 2);
-    cr_assert_eq(config_find(path, sizeof path, "a/b.json", &error), 0);
-    cr_assert_str_eq(path, "a/b.json", "a path is taken as it is");
+    cr_assert_eq(config_find(path, sizeof path, "a/b", &error), -1, "configs/a/b is not tried");
+    cr_assert(strstr(error.text, "\ntried a/b, a/b.json") && !strstr(error.text, "configs/a"), "%s",
+              error.text);
+    cr_assert_eq(config_find(path, sizeof path, "a/b.json", &error), -1);
+    cr_assert(strstr(error.text, "\ntried a/b.json") && !strstr(error.text, ".json.json"), "%s",
+              error.text);
 
     cr_assert_eq(chdir(fixture.folder), 0);
     cr_assert_eq(mkdir("configs", 0700), 0);
@@ -443,13 +484,36 @@ Test(config, find_searches_this_directory_and_configs) {
     cr_assert_str_eq(path, "run.json", "the current folder comes first");
     cr_assert_eq(config_find(path, sizeof path, "other.json", &error), 0, "%s", error.text);
     cr_assert_str_eq(path, "configs/other.json");
+    cr_assert_eq(config_find(path, sizeof path, "other", &error), 0, "%s", error.text);
+    cr_assert_str_eq(path, "configs/other.json", "the ending may be left out");
+    cr_assert_eq(config_find(path, sizeof path, "run", &error), 0, "%s", error.text);
+    cr_assert_str_eq(path, "run.json");
+    cr_assert_eq(config_find(path, sizeof path, "configs/run", &error), 0, "%s", error.text);
+    cr_assert_str_eq(path, "configs/run.json");
+    write_bytes("run", "{}", 2);
+    cr_assert_eq(config_find(path, sizeof path, "run", &error), 0, "%s", error.text);
+    cr_assert_str_eq(path, "run", "a file of the very name comes first");
+    unlink("run");
 
+    cr_assert_eq(config_find(path, sizeof path, "othr", &error), -1);
+    cr_assert(strstr(error.text, "mean \"other.json\"?\ntried othr, othr.json, /") &&
+                  strstr(error.text, ", configs/othr, configs/othr.json"),
+              "%s", error.text);
     cr_assert_eq(config_find(path, sizeof path, "othr.json", &error), -1);
     cr_assert(strstr(error.text, "\"othr.json\"") && strstr(error.text, "mean \"other.json\"?"),
               "%s", error.text);
+    static const char *const others[] = {"nope.json", "nope", "x.json"};
+    write_bytes("configs/nvfp4.json", "{}", 2);
+    for (int i = 0; i < 3; i++) {
+        cr_assert_eq(config_find(path, sizeof path, others[i], &error), -1);
+        cr_expect_null(strstr(error.text, "mean"), "%s", error.text);
+    }
+    cr_assert_eq(config_find(path, sizeof path, "nvfp.json", &error), -1);
+    cr_expect_not_null(strstr(error.text, "mean \"nvfp4.json\"?"), "%s", error.text);
     cr_assert_eq(config_find(path, sizeof path, "", &error), -1);
     cr_assert_eq(config_find(small, sizeof small, "other.json", &error), -1);
     cr_assert_eq(config_find(small, sizeof small, "run.json", &error), -1);
+    unlink("configs/nvfp4.json");
     unlink("configs/other.json");
     unlink("configs/run.json");
     cr_assert_eq(rmdir("configs"), 0);

@@ -282,7 +282,7 @@ Test(config_errors, errors_between_values) {
          {"data.val is \"tales\"", "bytes"}},
         {"{\"data\": {\"train\": \"x\"}}", "eval.every=5", {"eval.every is 5", "data.val"}},
         {NULL, "optimizer.min_lr=0.01", {"min_lr is 0.01", "lr, 0.001"}},
-        {"{\"optimizer\": {\"lr\": 0}}",
+        {"{\"optimizer\": {\"name\": \"muon\", \"lr\": 0}}",
          "optimizer.adamw_lr=0.01",
          {"adamw_lr is 0.01", "optimizer.lr is 0"}},
         {"{\"train\": {\"steps\": 20}}",

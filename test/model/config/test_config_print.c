@@ -25,14 +25,16 @@ Test(config_print, dump_loads_to_the_same_values) {
     };
     struct fixture fixture;
     struct config first, second;
-    char notes[1024];
+    struct notes notes;
     fixture_open(&fixture);
     for (size_t i = 0; i < COUNT(texts); i++) {
         load_well(&fixture, &first, texts[i], NULL);
         char *text = dump(&first);
         load_well(&fixture, &second, text, NULL);
-        cr_assert_eq(config_warnings(&first, notes, sizeof notes),
-                     config_warnings(&second, notes, sizeof notes), "%s", notes);
+        config_warnings(&first, notes_open(&notes));
+        const int count = notes_close(&notes);
+        config_warnings(&second, notes_open(&notes));
+        cr_assert_eq(notes_close(&notes), count, "%s", notes.text);
         memset(first.sources, 0, sizeof first.sources);
         memset(second.sources, 0, sizeof second.sources);
         cr_assert_eq(memcmp(&first, &second, sizeof first), 0, "%s", text);
@@ -186,15 +188,17 @@ Test(config_print, shipped_configs_load) {
     char *schema_text = printed(config_print_schema);
     cJSON *schema = cJSON_Parse(schema_text);
     for (size_t i = 0; i < COUNT(names); i++) {
-        char path[128], notes[1024];
+        char path[128];
+        struct notes notes;
         struct error error = {0};
         struct config config;
         snprintf(path, sizeof path, "configs/%s.json", names[i]);
         cr_assert_eq(config_load(&config, path, NULL, 0, &error), 0, "%s", error.text);
         cr_assert_str_eq(config.name, names[i]);
-        cr_assert_eq(config_warnings(&config, notes, sizeof notes), 0, "%s: %s", path, notes);
-        cr_assert_eq(config_dimension_notes(&config, notes, sizeof notes), 0, "%s: %s", path,
-                     notes);
+        notes_open(&notes);
+        config_warnings(&config, notes.out);
+        config_dimension_notes(&config, notes.out);
+        cr_assert_eq(notes_close(&notes), 0, "%s: %s", path, notes.text);
         char *text = read_whole(path), *resolved = dump(&config);
         cJSON *json = cJSON_Parse(text), *full = cJSON_Parse(resolved);
         cr_assert(schema_allows(schema, json), "%s against the schema", path);

@@ -9,11 +9,23 @@
 
 #include "data/util/error.h"
 #include "model/config/config_keys.h"
-#include "model/core/trainer.h"
 #include "model/io/safetensors.h"
+#include "model/optimize/trainer.h"
 #include "test/safetensors_find.h"
 
-enum family { GPT2, LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA2, GEMMA3 };
+enum family {
+    GPT2,
+    LLAMA,
+    MISTRAL,
+    QWEN2,
+    QWEN3,
+    GEMMA2,
+    GEMMA3,
+    OLMO3,
+    HYPERCLOVAX,
+    QWEN3_5,
+    DELTANET
+};
 
 enum { STEPS = 10, MICRO_BATCHES = 2, BATCH = 2, VOCABULARY = 61 };
 
@@ -74,6 +86,31 @@ static inline void make_gemma(struct config *config, bool third) {
     config->model.qk_norm = third;
 }
 
+static inline void make_olmo3(struct config *config) {
+    config->model.n_layer = 3;
+    config->model.post_norm = config->model.no_pre_norm = true;
+    config->model.qk_norm = config->model.qk_norm_whole = true;
+    config->model.tied_head = false;
+    config->model.window = 6;
+    config->model.window_pattern = 2;
+    config->model.rope_theta = config->model.rope_theta_window = 1000;
+    config->model.rope_scaling = ROPE_YARN;
+    config->model.rope_factor = 2.5;
+    config->model.rope_original_positions = LENGTH / 2;
+}
+
+static inline void make_deltanet(struct config *config) {
+    config->model.n_layer = 3;
+    config->model.qk_norm = config->model.attention_gate = config->model.norm_zero_centered = true;
+    config->model.norm_eps = 1e-3;
+    config->model.partial_rotary_factor = 0.5;
+    config->model.full_attention_interval = 2;
+    config->model.linear_num_key_heads = 2;
+    config->model.linear_num_value_heads = 4;
+    config->model.linear_key_head_dim = 6;
+    config->model.linear_value_head_dim = 10;
+}
+
 /* Settings as in make_golden.py. */
 static inline void make_model(struct config *config, enum family family) {
     config->model.n_layer = 2;
@@ -81,7 +118,7 @@ static inline void make_model(struct config *config, enum family family) {
     config->model.n_embd = 32;
     config->model.n_positions = LENGTH;
     config->model.vocab_size = VOCABULARY;
-    bool llama = family == LLAMA || family == MISTRAL;
+    bool llama = family == LLAMA || family == MISTRAL || family == HYPERCLOVAX;
     if (family == GPT2) return;
     config->model.n_head = 6;
     config->model.n_kv_head = family == QWEN2 ? 1 : 2;
@@ -98,8 +135,18 @@ static inline void make_model(struct config *config, enum family family) {
     config->model.bias = family == QWEN2 ? BIAS_QKV : BIAS_NONE;
     config->model.tied_head = !llama;
     config->model.window = family == MISTRAL ? 6 : 0;
-    config->model.qk_norm = family == QWEN3;
+    config->model.qk_norm = family == QWEN3 || family == QWEN3_5;
+    config->model.attention_gate = config->model.norm_zero_centered = family == QWEN3_5;
+    if (family == HYPERCLOVAX) {
+        config->model.embedding_multiplier = 7;
+        config->model.attention_multiplier = 0.2;
+        config->model.residual_multiplier = 0.22;
+        config->model.logits_scaling = 1 / 0.4;
+        config->model.post_norm = true;
+    }
     if (family == GEMMA2 || family == GEMMA3) make_gemma(config, family == GEMMA3);
+    if (family == OLMO3) make_olmo3(config);
+    if (family == DELTANET) make_deltanet(config);
 }
 
 /* Rope scaling as in ROPES of make_golden.py, by the name of the fixture. */

@@ -60,7 +60,7 @@ Test(device_training, a_plan_that_fits_also_runs) {
         cr_assert_eq(trainer_open(&rig.trainer, &rig.config, &rig.precision, &rig.be,
                                   TRAINER_PLANNED, &rig.error),
                      0, "%s", rig.error.text);
-        size_t total = memory_total(&rig.trainer.gpt.memory);
+        size_t total = memory_total(&rig.trainer.model.memory);
         trainer_close(&rig.trainer);
         cuda_emulator_memory(fits ? total + 4096 : total); /* the state of a step is not in it */
         int status = trainer_open(&rig.trainer, &rig.config, &rig.precision, &rig.be,
@@ -77,14 +77,13 @@ Test(device_training, offload_fails_at_the_start_if_the_host_is_full) {
     static struct rig rig;
     struct ranks ranks = {.size = 1, .local_size = 1 << 20};
     struct backend_options options = {.device = DEVICE_CUDA, .ranks = &ranks};
-    char note[PRECISION_NOTE_MAX];
     rig_config(&rig.config, CONFIG_PRECISION_FP32);
     rig.config.model.n_embd = 512;
     rig.config.model.vocab_size = 8000; /* moments of 77 MiB */
     rig.config.offload.optimizer = true;
     rig_open_data(&rig);
     cr_assert_eq(backend_open(&rig.be, &options, &rig.error), 0, "%s", rig.error.text);
-    cr_assert_eq(precision_resolve(&rig.precision, note, &rig.config, &rig.be, &rig.error), 0);
+    cr_assert_eq(precision_resolve(&rig.precision, NULL, &rig.config, &rig.be, &rig.error), 0);
     cr_assert_eq(
         trainer_open(&rig.trainer, &rig.config, &rig.precision, &rig.be, TRAINER_EMPTY, &rig.error),
         -1);
@@ -100,11 +99,11 @@ static struct result train_on(enum device device, const struct config *config) {
     memset(&rig, 0, sizeof rig);
     rig.config = *config;
     rig_open_on(&rig, device, 1);
-    struct gpt *gpt = &rig.trainer.gpt;
-    result.initial = masters_values(gpt);
+    struct model *model = &rig.trainer.model;
+    result.initial = masters_values(model);
     for (int step = 0; step < STEPS; step++) result.reports[step] = rig_step(&rig);
-    result.final = masters_values(gpt);
-    result.count = gpt->count;
+    result.final = masters_values(model);
+    result.count = model->count;
     result.digest = rig_digest(&rig);
     rig_close(&rig);
     return result;

@@ -9,7 +9,7 @@
 #include <stb/stb_ds.h>
 
 #include "kernels/open/backend_open.h"
-#include "model/core/forward.h"
+#include "model/pass/forward.h"
 #include "test/device.h"
 #ifdef EMULATED
 #include "test/cuda_emulator/control.h"
@@ -113,7 +113,6 @@ static void make_config(struct config *config, const struct bounds *bounds) {
 
 static void open_setup(struct setup *s, const struct bounds *bounds) {
     struct precision precision;
-    char note[PRECISION_NOTE_MAX];
     memset(s, 0, sizeof *s);
     s->bounds = bounds;
     s->length = bounds->lora ? LORA_LENGTH : LENGTH;
@@ -126,18 +125,18 @@ static void open_setup(struct setup *s, const struct bounds *bounds) {
     cr_assert_eq(backend_open(&s->be, &(const struct backend_options){test_device(), .threads = 2},
                               &s->error),
                  0, "%s", s->error.text);
-    cr_assert_eq(precision_resolve(&precision, note, &s->config, &s->be, &s->error), 0);
+    cr_assert_eq(precision_resolve(&precision, NULL, &s->config, &s->be, &s->error), 0);
     cr_assert_eq(
         trainer_open(&s->trainer, &s->config, &precision, &s->be, TRAINER_INITIALIZED, &s->error),
         0, "%s", s->error.text);
-    struct gpt *gpt = &s->trainer.gpt;
-    for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
+    struct model *model = &s->trainer.model;
+    for (ptrdiff_t i = 0; i < arrlen(model->list); i++) {
         char name[NAME_MAX_BYTES];
-        name_in_fixture(name, s->bounds->family, "initial", &gpt->list[i]);
-        masters_upload(&gpt->masters, &s->be, floats(s, name), gpt->list[i].offset,
-                       parameter_count(&gpt->list[i]));
+        name_in_fixture(name, s->bounds->family, "initial", &model->list[i]);
+        masters_upload(&model->masters, &s->be, floats(s, name), model->list[i].offset,
+                       parameter_count(&model->list[i]));
     }
-    masters_refresh(&gpt->masters, &s->be);
+    masters_refresh(&model->masters, &s->be);
 }
 
 static void close_setup(struct setup *s) {
@@ -156,12 +155,12 @@ static void expect_within(const struct setup *s, const char *what, double got, d
 }
 
 static void check_gradients(struct setup *s, double loss_scale) {
-    struct gpt *gpt = &s->trainer.gpt;
-    for (ptrdiff_t i = 0; i < parameter_trained_count(gpt->list); i++) {
+    struct model *model = &s->trainer.model;
+    for (ptrdiff_t i = 0; i < parameter_trained_count(model->list); i++) {
         char name[NAME_MAX_BYTES];
-        name_in_fixture(name, s->bounds->family, "gradient", &gpt->list[i]);
+        name_in_fixture(name, s->bounds->family, "gradient", &model->list[i]);
         const float *expected = floats(s, name);
-        struct tensor view = gpt_gradient(gpt, &gpt->list[i]);
+        struct tensor view = model_gradient(model, &model->list[i]);
         int64_t count = tensor_count(&view);
         float *got = values_of(&s->be, &view);
         double error = distance(got, 1 / loss_scale, expected, count);
@@ -173,19 +172,19 @@ static void check_gradients(struct setup *s, double loss_scale) {
 }
 
 static void check_final_weights(struct setup *s) {
-    struct gpt *gpt = &s->trainer.gpt;
+    struct model *model = &s->trainer.model;
     double difference = 0, movement = 0;
-    for (ptrdiff_t i = 0; i < parameter_trained_count(gpt->list); i++) {
+    for (ptrdiff_t i = 0; i < parameter_trained_count(model->list); i++) {
         char name[NAME_MAX_BYTES];
-        name_in_fixture(name, s->bounds->family, "final", &gpt->list[i]);
+        name_in_fixture(name, s->bounds->family, "final", &model->list[i]);
         const float *final = floats(s, name);
-        name_in_fixture(name, s->bounds->family, "initial", &gpt->list[i]);
+        name_in_fixture(name, s->bounds->family, "initial", &model->list[i]);
         const float *initial = floats(s, name);
-        int64_t count = parameter_count(&gpt->list[i]), third = count / 3;
+        int64_t count = parameter_count(&model->list[i]), third = count / 3;
         /* GPT-2's key biases do not affect softmax: their gradient is rounding noise, which Adam
          * turns into full steps of random sign. Only queries and values are compared. */
         float *got = malloc((size_t)count * sizeof *got);
-        masters_download(&gpt->masters, &s->be, got, gpt->list[i].offset, count);
+        masters_download(&model->masters, &s->be, got, model->list[i].offset, count);
         bool qkv_bias = strstr(name, "c_attn.bias") != NULL;
         for (int64_t first = 0; first < count; first += qkv_bias ? 2 * third : count) {
             int64_t part = qkv_bias ? third : count;
@@ -217,18 +216,18 @@ static void check_steps(struct setup *s) {
 }
 
 static void check_logits(struct setup *s) {
-    struct gpt *gpt = &s->trainer.gpt;
+    struct model *model = &s->trainer.model;
     const float *expected = floats(s, "logits");
     const struct step_inputs inputs = {0};
     cr_assert_eq(
-        batches_put(&s->trainer.batches, gpt, &s->loader, 0, gpt->shape.batch, &inputs, &s->error),
-        0);
+        batches_put(&s->trainer.batches, &s->loader, 0, model->shape.batch, &inputs, &s->error), 0);
+    const struct pass pass = batches_pass(&s->trainer.batches, model, PASS_EVALUATE);
     int rows = BATCH * s->length;
-    gpt_forward(gpt);
+    model_forward(&pass);
     double worst = 0, largest = 0;
     for (int row = 0; row < rows; row++) {
-        gpt_logits(gpt, row, 1);
-        struct tensor logits = tensor_range(&gpt->activations.logits, 0, VOCABULARY);
+        model_logits(model, row, 1);
+        struct tensor logits = tensor_range(&model->activations.logits, 0, VOCABULARY);
         float *got = values_of(&s->be, &logits);
         for (int v = 0; v < VOCABULARY; v++) {
             double error = fabs(got[v] - expected[row * VOCABULARY + v]);
@@ -340,6 +339,23 @@ FIXTURE(gemma3_fp32, 46)
 FIXTURE(gemma3_bf16, 47)
 FIXTURE(gemma3_fp16, 48)
 FIXTURE(gemma3_isolated_fp32, 49)
+
+/* Norms after branches alone, q and k normalized as a whole, yarn in layers without a window. */
+FIXTURE(olmo3_fp32, 50)
+FIXTURE(olmo3_bf16, 51)
+FIXTURE(olmo3_fp16, 52)
+
+/* Factors of embeddings, scores, branches and logits, and norms after branches. */
+FIXTURE(hyperclovax_fp32, 53)
+FIXTURE(hyperclovax_bf16, 54)
+
+/* A gate of attention's output. */
+FIXTURE(qwen3_5_fp32, 55)
+FIXTURE(qwen3_5_bf16, 56)
+
+/* Gated DeltaNets, and a part of a head that rotates. */
+FIXTURE(deltanet_fp32, 57)
+FIXTURE(deltanet_bf16, 58)
 
 /* Adapters on a frozen model, as PEFT trains them. */
 Test(gpt_golden, lora) {

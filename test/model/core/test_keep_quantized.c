@@ -47,7 +47,7 @@ static struct digest train(const struct config *config, bool keeps, bool *shares
     }
     cr_expect_str_eq(rig.be.failure.text, "");
     *count = roundings.count;
-    *shares = quantization_serves_both(&rig.trainer.gpt.quantization, QUANTIZED_WEIGHT,
+    *shares = quantization_serves_both(&rig.trainer.model.quantization, LINEAR_WEIGHT,
                                        linear_index(SITE_QKV));
     struct digest digest = rig_digest(&rig);
     rig_close(&rig);
@@ -63,7 +63,7 @@ static void expect_same_bits(const struct config *config, const char *what) {
     struct digest expected = train(config, false, &shares, &rounded);
     expect_same_digest(expected, train(config, true, &shares, &kept), what);
     int saved = weights * (2 * micro_steps - (shares ? 1 : 2));
-    if (config->train.recompute == CONFIG_RECOMPUTE_LAYER) cr_expect_gt(rounded - kept, saved);
+    if (config->train.recompute == RECOMPUTE_LAYER) cr_expect_gt(rounded - kept, saved);
     else cr_expect_eq(rounded - kept, saved);
 }
 
@@ -74,7 +74,7 @@ Test(keep_quantized, changes_no_bit) {
             if (test_leaves_out(kind + (size_t)family)) continue;
             set_up(&config, kind, family);
             expect_same_bits(&config, config_precision_name(config.precision));
-            config.train.recompute = CONFIG_RECOMPUTE_LAYER;
+            config.train.recompute = RECOMPUTE_LAYER;
             expect_same_bits(&config, "recomputed");
         }
 }
@@ -96,14 +96,15 @@ Test(keep_quantized, of_the_backward_pass_alone) {
 
 Test(keep_quantized, a_model_that_only_predicts_keeps_nothing) {
     struct config config;
-    struct gpt gpt;
+    struct model model;
     struct rig rig = {0};
     set_up(&rig.config, 0, 0);
     config = rig.config;
     config.weights.keep_quantized = true;
     rig_open(&rig, 1);
-    cr_assert_eq(gpt_open(&gpt, &config, &rig.precision, &rig.be, GPT_EVALUATION, &rig.error), 0);
-    cr_expect_not(gpt.quantization.keeps_weights);
-    gpt_close(&gpt);
+    cr_assert_eq(
+        model_open(&model, &config, &rig.precision, &rig.be, PURPOSE_EVALUATION, &rig.error), 0);
+    cr_expect_not(model.quantization.keeps_weights);
+    model_close(&model);
     rig_close(&rig);
 }

@@ -9,7 +9,7 @@ static struct digest state_digest(struct rig *rig) {
     struct digest digest;
     struct sha256 hash;
     sha256_begin(&hash);
-    rig_hash_masters(&hash, &rig->trainer.gpt);
+    rig_hash_masters(&hash, &rig->trainer.model);
     rig_hash_moments(&hash, &rig->trainer.optimizer);
     sha256_end(digest.hex, &hash);
     return digest;
@@ -17,7 +17,7 @@ static struct digest state_digest(struct rig *rig) {
 
 /* CPUs know the peak of the whole process, and GPUs hand out 2 MiB at least. */
 static void expect_planned_peak(struct rig *rig) {
-    const struct memory_plan *plan = &rig->trainer.gpt.memory;
+    const struct memory_plan *plan = &rig->trainer.model.memory;
     const double planned = (double)(memory_total(plan) - plan->library);
     const double peak = (double)backend_peak_bytes(&rig->be);
     if (test_emulated())
@@ -29,7 +29,7 @@ static struct digest train(const struct config *config, struct memory_plan *plan
     struct rig rig = {.config = *config};
     double loss;
     rig_open_separate(&rig, 2);
-    *plan = rig.trainer.gpt.memory;
+    *plan = rig.trainer.model.memory;
     rig_steps(&rig, STEPS / 2);
     cr_expect_eq(trainer_evaluate(&rig.trainer, &loss, &rig.loader, 4, &rig.error), 0);
     rig_steps(&rig, STEPS / 2);
@@ -52,7 +52,7 @@ static void set_up(struct config *config, enum config_precision precision, int v
     set_family(config, variant % FAMILIES);
     config->model.n_layer = 1 + variant % 5;
     config->train.grad_accum_steps = 1 + variant % 3;
-    config->train.recompute = (enum config_recompute)(variant / 2 % 3);
+    config->train.recompute = (enum recompute)(variant / 2 % 3);
     config->offload.optimizer = variant & 1;
     config->loss_scale.init_scale = 0x1p30; /* overflows at first */
     if (variant & 4) config->gradients.dtype = CONFIG_DTYPE_LOWER;
@@ -133,7 +133,7 @@ static void count_copied(struct backend *be, struct copy_slot slot) {
  * Activations of the last two layers stay. */
 Test(layer_stream, copies_each_layer_once_in_a_pass) {
     enum { LAYERS = 5, MICROS = 2 };
-    struct rig rig = {.trainer.gpt.be = NULL};
+    struct rig rig = {.trainer.model.be = NULL};
     if (test_device() != DEVICE_CPU) return;
     set_up(&rig.config, CONFIG_PRECISION_BF16, 0);
     rig.config.model.n_layer = LAYERS;

@@ -9,9 +9,9 @@ enum { STEPS = 4 };
 static struct digest state_digest(struct rig *rig) {
     struct digest digest;
     struct sha256 hash;
-    const struct gpt *gpt = &rig->trainer.gpt;
+    const struct model *model = &rig->trainer.model;
     sha256_begin(&hash);
-    rig_hash_masters(&hash, gpt);
+    rig_hash_masters(&hash, model);
     rig_hash_moments(&hash, &rig->trainer.optimizer);
     sha256_end(digest.hex, &hash);
     return digest;
@@ -43,7 +43,7 @@ static void set_up(struct config *config, enum config_precision precision, int v
     config->loss_scale.init_scale = 0x1p30; /* overflows at first */
     if (variant & 1) config->gradients.dtype = CONFIG_DTYPE_LOWER;
     if (variant & 1) config->autocast.float32 = (struct config_words){1, {"mlp_fc"}};
-    if (variant & 2) config->train.recompute = CONFIG_RECOMPUTE_LAYER;
+    if (variant & 2) config->train.recompute = RECOMPUTE_LAYER;
 }
 
 Test(masters, train_to_the_same_bits_in_every_form) {
@@ -118,7 +118,7 @@ Test(masters, offload_plans_memory_of_the_host) {
         cr_assert_eq(trainer_open(&rig.trainer, &rig.config, &rig.precision, &rig.be,
                                   TRAINER_INITIALIZED, &rig.error),
                      0, "%s", rig.error.text);
-        plans[offload] = rig.trainer.gpt.memory;
+        plans[offload] = rig.trainer.model.memory;
         trainer_close(&rig.trainer);
     }
     cr_expect_eq(plans[0].host, 0);

@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "model/core/sample.h"
+#include "model/task/sample.h"
 
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
 enum { SANITIZED = 1 };
@@ -53,7 +53,7 @@ static size_t resident(void) {
 /* Many activations and parameters with little arithmetic: narrow layers, and positions that no
  * sequence reaches. */
 static void peak_config(struct config *config, enum config_precision precision,
-                        enum config_recompute level) {
+                        enum recompute level) {
     rig_config(config, precision);
     config->model.n_layer = 6;
     config->model.n_embd = 128;
@@ -70,7 +70,7 @@ static bool sample(struct rig *rig) {
     struct sample_result result;
     struct sample_options options = {
         .prompt = prompt, .prompt_length = 3, .tokens = LENGTH - 3, .temperature = 1, .top_p = 1};
-    return sample_tokens(&rig->trainer.gpt, &result, &options, &rig->error) == 0;
+    return sample_tokens(&rig->trainer.model, &result, &options, &rig->error) == 0;
 }
 
 static bool take_step(struct rig *rig) {
@@ -93,8 +93,8 @@ static void run(struct peak *peak, struct rig *rig) {
     size_t before = peak_resident();
     rig_open_backend(rig, DEVICE_CPU, 2);
     if (!train(rig)) return;
-    peak->plan = memory_total(&rig->trainer.gpt.memory);
-    peak->library = rig->trainer.gpt.memory.library;
+    peak->plan = memory_total(&rig->trainer.model.memory);
+    peak->library = rig->trainer.model.memory.library;
     peak->panels = peak->library > (size_t)8 << 20;
     peak->first = peak_resident() - before;
     trainer_close(&rig->trainer);
@@ -132,10 +132,12 @@ static struct peak measure(const struct config *config) {
  * initialized, so it takes the rest of the plan almost to the page, except for holes that the
  * library's buffers leave in the heap. Planned but unused are the token slots of a sample and
  * the remainders of pages. staging: bytes of a matrix in fp32, which the heap may keep after
- * weights were quantized. */
+ * weights were quantized. A library with panels keeps up to 2 MiB more of them than it is estimated
+ * to, for products as wide as those of the adapters (1.7 MiB at SSE4.1). */
 static void check_first(const struct peak *peak, const struct config *config, const char *what,
                         size_t staging) {
     double all = (double)peak->first / (double)peak->plan - 1;
+    if (peak->panels) staging += (size_t)2 << 20;
     if (peak->first > peak->plan)
         all = peak->first > peak->plan + staging ? all - (double)staging / (double)peak->plan : 0;
     cr_expect_lt(fabs(all), 0.02, "%s %s: %.2f %% off the plan of %zu MiB", what,
@@ -143,11 +145,17 @@ static void check_first(const struct peak *peak, const struct config *config, co
                  peak->plan >> 20);
 }
 
-/* panels_max: additional bytes allowed where the library has buffers for its panels. Of those that a
- * first run left, a second one uses again what its threads happen to reach. */
+/* Returns the bytes in which a model keeps its tensors, which no plan counts. */
+static double bookkeeping(const struct config *config) {
+    return (double)config->model.n_layer *
+           (2 * sizeof(struct layer_parameters) + sizeof(struct layer_activations));
+}
+
+/* panels_max: additional bytes allowed where the library has buffers for its panels. Of those that
+ * a first run left, a second one uses again what its threads happen to reach. */
 static void check_second(const struct peak *peak, const struct config *config, const char *what,
                          double panels_max) {
-    const double beside_max = peak->panels ? panels_max : 0x1p18;
+    const double beside_max = (peak->panels ? panels_max : 0x1.8p17) + bookkeeping(config);
     const double unused_max = peak->panels ? 0x1p20 : 0x1p18;
     double beside = (double)peak->second - (double)(peak->plan - peak->library);
     cr_expect_gt(peak->plan, (size_t)100 << 20, "%s: too small to be measured", what);
@@ -167,9 +175,9 @@ static void check(const struct config *config, const char *what, size_t staging)
 
 static void check_levels(enum config_precision precision) {
     if (SANITIZED) cr_skip_test("a sanitizer has its own memory for each byte of ours");
-    for (int level = 0; level <= CONFIG_RECOMPUTE_LAYER; level++) {
+    for (int level = 0; level <= RECOMPUTE_LAYER; level++) {
         struct config config;
-        peak_config(&config, precision, (enum config_recompute)level);
+        peak_config(&config, precision, (enum recompute)level);
         check(&config, config_precision_name(precision), 0);
     }
 }
@@ -190,7 +198,7 @@ Test(memory_peak, fp16) {
 Test(memory_peak, sixteen_bit_gradients_and_samples) {
     if (SANITIZED) cr_skip_test("a sanitizer has its own memory for each byte of ours");
     struct config config;
-    peak_config(&config, CONFIG_PRECISION_BF16, CONFIG_RECOMPUTE_LAYER);
+    peak_config(&config, CONFIG_PRECISION_BF16, RECOMPUTE_LAYER);
     config.gradients.dtype = CONFIG_DTYPE_LOWER;
     config.autocast.residual = CONFIG_DTYPE_LOWER;
     config.sample.every = 1;
@@ -208,8 +216,7 @@ Test(memory_peak, weights_and_moments_in_sixteen_bit) {
     if (SANITIZED) cr_skip_test("a sanitizer has its own memory for each byte of ours");
     for (int fp16 = 0; fp16 < 2; fp16++) {
         struct config config;
-        peak_config(&config, fp16 ? CONFIG_PRECISION_FP16 : CONFIG_PRECISION_BF16,
-                    CONFIG_RECOMPUTE_GELU);
+        peak_config(&config, fp16 ? CONFIG_PRECISION_FP16 : CONFIG_PRECISION_BF16, RECOMPUTE_GELU);
         config.model.n_layer = 1;
         config.model.n_embd = 256;
         config.model.vocab_size = 65536;
@@ -230,8 +237,8 @@ Test(memory_peak, adapters) {
     const enum config_base bases[] = {CONFIG_BASE_BFLOAT16, CONFIG_BASE_NF4};
     for (int i = 0; i < 2; i++) {
         struct config config;
-        peak_config(&config, CONFIG_PRECISION_BF16, CONFIG_RECOMPUTE_LAYER);
-        config.model.n_layer = 12;
+        peak_config(&config, CONFIG_PRECISION_BF16, RECOMPUTE_LAYER);
+        config.model.n_layer = 16;
         config.model.n_embd = 512;
         config.model.n_positions = LENGTH;
         config.adapter.type = CONFIG_ADAPTER_LORA;

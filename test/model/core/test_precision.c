@@ -8,6 +8,7 @@
 #include "model/config/config_keys.h"
 #include "model/io/config_file.h"
 #include "model/core/precision.h"
+#include "test/notes.h"
 
 /* Written as letters: f for fp32, h for fp16, b for bf16.
  *   operations: embedding layernorm | qkv attention projection | fc gelu projection | head loss
@@ -56,11 +57,16 @@ static void set_words(struct config_words *words, char *text) {
         words->items[words->count++] = word;
 }
 
-static struct precision resolve(const struct config *config, const struct backend *be, char *note) {
+static struct notes notes;
+
+/* Resolves without failure; the reason of an automatic choice is in notes.text. */
+static struct precision resolve(const struct config *config, const struct backend *be) {
     struct error error = {0};
     struct precision precision;
     memset(&precision, 0xff, sizeof precision);
-    cr_assert_eq(precision_resolve(&precision, note, config, be, &error), 0, "%s", error.text);
+    cr_assert_eq(precision_resolve(&precision, notes_open(&notes), config, be, &error), 0, "%s",
+                 error.text);
+    notes_close(&notes);
     return precision;
 }
 
@@ -75,17 +81,31 @@ static void write_letters(char *text, const char *pattern, const enum dtype *dty
     *text = 0;
 }
 
-/* A norm at the end of a branch has the dtype of its input, which is left out. */
+/* Left out are tensors with the dtype of another: the inputs of norms at the end of a branch, q and
+ * k that are normalized as a whole, those of gates and of Gated DeltaNets. */
 static void describe(const struct precision *p, char *operations, char *tensors) {
+    static const enum activation_id alike[][2] = {
+        {ACTIVATION_attention_projection_raw, ACTIVATION_attention_projection},
+        {ACTIVATION_mlp_projection_raw, ACTIVATION_mlp_projection},
+        {ACTIVATION_q_raw, ACTIVATION_qk_raw},
+        {ACTIVATION_k_raw, ACTIVATION_qk_raw},
+        {ACTIVATION_q_normed, ACTIVATION_qk_raw},
+        {ACTIVATION_qkv_gate, ACTIVATION_qk_raw},
+        {ACTIVATION_convolved, ACTIVATION_qk_raw},
+        {ACTIVATION_delta_out, ACTIVATION_qk_raw},
+        {ACTIVATION_gate, ACTIVATION_attention_out},
+        {ACTIVATION_gated, ACTIVATION_attention_out}};
+
     const enum dtype *of = p->activation;
     enum dtype stored[ACTIVATION_COUNT];
+    bool left_out[ACTIVATION_COUNT] = {false};
     int count = 0;
-    cr_expect_eq(of[ACTIVATION_attention_projection_raw], of[ACTIVATION_attention_projection]);
-    cr_expect_eq(of[ACTIVATION_mlp_projection_raw], of[ACTIVATION_mlp_projection]);
+    for (size_t i = 0; i < sizeof alike / sizeof *alike; i++) {
+        cr_expect_eq(of[alike[i][0]], of[alike[i][1]]);
+        left_out[alike[i][0]] = true;
+    }
     for (int i = 0; i < ACTIVATION_COUNT; i++)
-        if (!activation_table[i].residual && i != ACTIVATION_attention_projection_raw &&
-            i != ACTIVATION_mlp_projection_raw)
-            stored[count++] = of[i];
+        if (!activation_table[i].residual && !left_out[i]) stored[count++] = of[i];
     cr_assert_eq(count, 11);
     write_letters(operations, "xx xxx xxx xx", p->site);
     write_letters(tensors, "xxxxx xxxx xx", stored);
@@ -95,12 +115,12 @@ Test(precision, every_operation_and_tensor) {
     for (size_t i = 0; i < sizeof expectations / sizeof *expectations; i++) {
         const struct expectation *e = &expectations[i];
         struct config config;
-        char words[200], note[PRECISION_NOTE_MAX], operations[20], tensors[20];
+        char words[200], operations[20], tensors[20];
         config_defaults(&config);
         config.precision = e->precision;
         snprintf(words, sizeof words, "%s", e->float32);
         set_words(&config.autocast.float32, words);
-        struct precision p = resolve(&config, &cpu, note);
+        struct precision p = resolve(&config, &cpu);
         describe(&p, operations, tensors);
         cr_expect_str_eq(operations, e->operations, "%s: [%s]", config_precision_name(e->precision),
                          e->float32);
@@ -109,7 +129,7 @@ Test(precision, every_operation_and_tensor) {
         cr_expect_eq(p.residual, DTYPE_F32);
         cr_expect_eq(p.gradients, DTYPE_F32);
         cr_expect_eq(p.scale_loss, e->precision == FP16);
-        cr_expect_str_eq(note, "");
+        cr_expect_str_eq(notes.text, "");
     }
 }
 
@@ -118,12 +138,11 @@ Test(precision, residual_and_gradients_in_low_precision) {
     for (int i = 0; i < 3; i++)
         for (int bits = 0; bits < 4; bits++) {
             struct config config;
-            char note[PRECISION_NOTE_MAX];
             config_defaults(&config);
             config.precision = (enum config_precision)i;
             if (bits & 1) config.autocast.residual = CONFIG_DTYPE_LOWER;
             if (bits & 2) config.gradients.dtype = CONFIG_DTYPE_LOWER;
-            struct precision p = resolve(&config, &cpu, note);
+            struct precision p = resolve(&config, &cpu);
             cr_expect_eq(p.compute_dtype, lowers[i]);
             cr_expect_eq(p.residual, bits & 1 ? lowers[i] : DTYPE_F32);
             cr_expect_eq(p.gradients, bits & 2 ? lowers[i] : DTYPE_F32);
@@ -134,17 +153,16 @@ Test(precision, residual_and_gradients_in_low_precision) {
 
 Test(precision, branches_share_the_residual_gradient_only_if_all_dtypes_agree) {
     struct config config;
-    char note[PRECISION_NOTE_MAX];
     config_defaults(&config);
     config.precision = BF16;
     config.autocast.float32 = (struct config_words){1, {"attention_projection"}};
-    struct precision p = resolve(&config, &cpu, note);
+    struct precision p = resolve(&config, &cpu);
     cr_expect_not(precision_branch_is_residual(&p));
     config.autocast.float32 = (struct config_words){2, {"mlp_projection", "attention_projection"}};
-    p = resolve(&config, &cpu, note);
+    p = resolve(&config, &cpu);
     cr_expect(precision_branch_is_residual(&p));
     config.autocast.residual = CONFIG_DTYPE_LOWER;
-    p = resolve(&config, &cpu, note);
+    p = resolve(&config, &cpu);
     cr_expect_not(precision_branch_is_residual(&p));
 }
 
@@ -155,13 +173,13 @@ Test(precision, autocast_off_is_fp32_everywhere) {
             .device = {.name = "cpu",
                        .computes = {[DTYPE_BF16] = true},
                        .native = {[DTYPE_F16] = true, [DTYPE_BF16] = true}}};
-        char note[PRECISION_NOTE_MAX], operations[20], tensors[20];
+        char operations[20], tensors[20];
         config_defaults(&config);
         config.precision = (enum config_precision)i;
         config.autocast.enabled = false;
         config.autocast.residual = CONFIG_DTYPE_LOWER;
         config.gradients.dtype = CONFIG_DTYPE_LOWER;
-        struct precision p = resolve(&config, &able, note);
+        struct precision p = resolve(&config, &able);
         describe(&p, operations, tensors);
         cr_expect_str_eq(operations, "ff fff fff ff");
         cr_expect_str_eq(tensors, "fffff ffff ff");
@@ -183,17 +201,16 @@ Test(precision, auto_selects_by_device) {
     for (int i = 0; i < 4; i++) {
         struct backend be = {.device = {.name = "cpu", .computes = {[DTYPE_BF16] = true}}};
         struct config config;
-        char note[PRECISION_NOTE_MAX];
         be.device.native[DTYPE_BF16] = devices[i].bf16;
         be.device.native[DTYPE_F16] = devices[i].fp16;
         config_defaults(&config);
         config.precision = CONFIG_PRECISION_AUTO;
-        struct precision p = resolve(&config, &be, note);
+        struct precision p = resolve(&config, &be);
         cr_expect_eq(p.compute_dtype, devices[i].chosen);
         cr_expect_eq(p.scale_loss, devices[i].chosen == DTYPE_F16);
-        cr_expect_not_null(strstr(note, dtype_name(devices[i].chosen)), "%s", note);
-        cr_expect_not_null(strstr(note, "cpu"), "%s", note);
-        cr_expect_lt(strlen(note), 80u);
+        cr_expect_not_null(strstr(notes.text, dtype_name(devices[i].chosen)), "%s", notes.text);
+        cr_expect_not_null(strstr(notes.text, "cpu"), "%s", notes.text);
+        cr_expect_lt(strlen(notes.text), 80u + strlen("note: \n"), "%s", notes.text);
     }
 }
 
@@ -205,12 +222,10 @@ Test(precision, explicit_choices_ignore_the_device) {
                        .computes = {[DTYPE_BF16] = true},
                        .native = {[DTYPE_F16] = true, [DTYPE_BF16] = true}}};
         struct config config;
-        char note[PRECISION_NOTE_MAX];
         config_defaults(&config);
         config.precision = (enum config_precision)i;
-        cr_expect_eq(resolve(&config, &cpu, note).compute_dtype,
-                     resolve(&config, &able, note).compute_dtype);
-        cr_expect_str_eq(note, "");
+        cr_expect_eq(resolve(&config, &cpu).compute_dtype, resolve(&config, &able).compute_dtype);
+        cr_expect_str_eq(notes.text, "");
     }
 }
 
@@ -221,31 +236,29 @@ Test(precision, a_device_without_bf16_is_an_error_that_proposes_fp16) {
                                            .native = {[DTYPE_F16] = true}}};
     struct precision precision;
     struct config config;
-    char note[PRECISION_NOTE_MAX];
     struct error error = {0};
     config_defaults(&config);
     config.precision = CONFIG_PRECISION_BF16;
-    cr_expect_eq(precision_resolve(&precision, note, &config, &old, &error), -1);
+    cr_expect_eq(precision_resolve(&precision, NULL, &config, &old, &error), -1);
     cr_expect(strstr(error.text, "Turing") && strstr(error.text, "\"fp16\""), "%s", error.text);
     config.autocast.enabled = false; /* then nothing runs in bf16 */
-    cr_expect_eq(precision_resolve(&precision, note, &config, &old, &error), 0);
+    cr_expect_eq(precision_resolve(&precision, NULL, &config, &old, &error), 0);
     config.autocast.enabled = true;
     config.precision = CONFIG_PRECISION_AUTO;
-    cr_expect_eq(resolve(&config, &old, note).compute_dtype, DTYPE_F16);
-    cr_expect(strstr(note, "GPU has fp16"), "%s", note);
+    cr_expect_eq(resolve(&config, &old).compute_dtype, DTYPE_F16);
+    cr_expect(strstr(notes.text, "GPU has fp16"), "%s", notes.text);
 }
 
 /* fp8 is bf16 except that some operands are rounded once more. */
 Test(precision, linear_layers_have_8_bits_unless_the_config_keeps_them_out) {
     struct config config, bf16;
-    char note[PRECISION_NOTE_MAX];
     config_defaults(&bf16);
     bf16.precision = CONFIG_PRECISION_BF16;
     config = bf16;
     config.precision = CONFIG_PRECISION_FP8;
-    struct precision p = resolve(&config, &cpu, note), expected = resolve(&bf16, &cpu, note);
-    cr_expect_str_eq(note, "");
-    cr_expect(p.fp8 && !expected.fp8);
+    struct precision p = resolve(&config, &cpu), expected = resolve(&bf16, &cpu);
+    cr_expect_str_eq(notes.text, "");
+    cr_expect(p.quantizes && !expected.quantizes);
     cr_expect_eq(p.compute_dtype, DTYPE_BF16);
     cr_expect_not(p.scale_loss);
     cr_expect_arr_eq(p.site, expected.site, sizeof p.site);
@@ -258,38 +271,15 @@ Test(precision, linear_layers_have_8_bits_unless_the_config_keeps_them_out) {
     cr_expect_eq(precision_effective(&p), CONFIG_PRECISION_FP8);
     config.autocast.lower16 = (struct config_words){1, {"mlp_fc"}};
     config.autocast.float32 = (struct config_words){1, {"qkv"}};
-    p = resolve(&config, &cpu, note);
-    cr_expect(p.fp8 && !p.quantized_site[SITE_MLP_FC] && !p.quantized_site[SITE_QKV] &&
+    p = resolve(&config, &cpu);
+    cr_expect(p.quantizes && !p.quantized_site[SITE_MLP_FC] && !p.quantized_site[SITE_QKV] &&
               p.quantized_site[SITE_MLP_PROJECTION]);
     cr_expect_eq(p.site[SITE_QKV], DTYPE_F32);
     cr_expect_eq(p.site[SITE_MLP_FC], DTYPE_BF16);
     config.autocast.enabled = false;
-    p = resolve(&config, &cpu, note);
-    cr_expect_not(p.fp8);
+    p = resolve(&config, &cpu);
+    cr_expect_not(p.quantizes);
     cr_expect_str_eq(precision_name(&p), "fp32");
-}
-
-Test(precision, sums_of_tensor_cores_are_for_cpus) {
-    struct backend gpu = {.device = {.kind = BACKEND_CUDA,
-                                     .description = "a GPU",
-                                     .native_8_bit = true,
-                                     .computes = {[DTYPE_BF16] = true}}};
-    struct precision precision;
-    struct config config;
-    struct error error;
-    char text[1000], note[PRECISION_NOTE_MAX];
-    config_defaults(&config);
-    config.precision = CONFIG_PRECISION_FP8;
-    config.fp8.sums = CONFIG_SUMS_ADA;
-    precision = resolve(&config, &cpu, note);
-    precision_warnings(&precision, &config, text, sizeof text);
-    cr_expect_str_eq(text, "");
-    cr_expect_eq(precision_resolve(&precision, note, &config, &gpu, &error), -1);
-    cr_expect_not_null(strstr(error.text, "fp8.sums is for CPUs"), "%s", error.text);
-    config.fp8.recipe = CONFIG_RECIPE_BLOCK;
-    precision = resolve(&config, &cpu, note);
-    precision_warnings(&precision, &config, text, sizeof text);
-    cr_expect_not_null(strstr(text, "fp8.sums has no effect"), "%s", text);
 }
 
 /* A part of the blocks is rounded up. */
@@ -299,14 +289,13 @@ Test(precision, blocks_that_are_not_quantized) {
         int64_t begin, end;
     } cases[] = {{0, 0, 0, 10}, {1, 0.15, 1, 8}, {0.01, 3, 1, 7}, {0, 0.9, 0, 1}};
     struct config config;
-    char note[PRECISION_NOTE_MAX];
     config_defaults(&config);
     config.precision = CONFIG_PRECISION_NVFP4;
     config.model.n_layer = 10;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         config.autocast.lower16_first = cases[i].first;
         config.autocast.lower16_last = cases[i].last;
-        struct precision p = resolve(&config, &cpu, note);
+        struct precision p = resolve(&config, &cpu);
         cr_expect_eq(p.quantized_begin, cases[i].begin);
         cr_expect_eq(p.quantized_end, cases[i].end);
         cr_expect_eq(p.quantized_in_all, i == 0);
@@ -317,7 +306,7 @@ Test(precision, blocks_that_are_not_quantized) {
         cr_expect_eq(precision_effective(&p), CONFIG_PRECISION_NVFP4);
     }
     config.autocast.lower16_first = 20;
-    struct precision p = resolve(&config, &cpu, note);
+    struct precision p = resolve(&config, &cpu);
     cr_expect_eq(precision_effective(&p), CONFIG_PRECISION_BF16);
 }
 
@@ -329,19 +318,18 @@ Test(precision, a_gpu_without_8_bit_matmuls_is_noted_or_refused) {
     struct precision precision;
     struct config config;
     struct error error = {0};
-    char note[PRECISION_NOTE_MAX];
     config_defaults(&config);
     config.precision = CONFIG_PRECISION_FP8;
-    cr_expect(resolve(&config, &gpu, note).fp8);
-    cr_expect(strstr(note, "without products in it on this GPU"), "%s", note);
+    cr_expect(resolve(&config, &gpu).quantizes);
+    cr_expect(strstr(notes.text, "without products in it on this GPU"), "%s", notes.text);
     config.fp8.require = true;
-    cr_expect_eq(precision_resolve(&precision, note, &config, &gpu, &error), -1);
+    cr_expect_eq(precision_resolve(&precision, NULL, &config, &gpu, &error), -1);
     cr_expect(strstr(error.text, "fp8.require: Ampere"), "%s", error.text);
     gpu.device.native_8_bit = true;
-    cr_expect(resolve(&config, &gpu, note).fp8);
-    cr_expect_str_eq(note, "");
+    cr_expect(resolve(&config, &gpu).quantizes);
+    cr_expect_str_eq(notes.text, "");
     config.precision = CONFIG_PRECISION_AUTO;
-    cr_expect_not(resolve(&config, &gpu, note).fp8);
+    cr_expect_not(resolve(&config, &gpu).quantizes);
 }
 
 static int occurrences(const char *text, const char *word) {
@@ -352,7 +340,7 @@ static int occurrences(const char *text, const char *word) {
     return count;
 }
 
-/* The banner puts a label of 13 columns before the first line. */
+/* The banner puts a label of 12 columns before the first line. */
 static void check_printed(const struct precision *p) {
     static const char *const names[] = {
 #define X(id, name, policy) name,
@@ -367,7 +355,7 @@ static void check_printed(const struct precision *p) {
     fclose(out);
     for (int i = 0; i < AUTOCAST_SITE_COUNT + 2; i++)
         cr_expect_eq(occurrences(text, names[i]), 1, "%s in: %s", names[i], text);
-    size_t column = 13;
+    size_t column = 12;
     for (const char *at = text; *at; column += strcspn(at, "\n"), at += strcspn(at, "\n")) {
         if (*at == '\n') column = 0, at++;
         cr_expect_leq(column + strcspn(at, "\n"), 80u, "a line of %zu columns in: %s",
@@ -379,57 +367,18 @@ static void check_printed(const struct precision *p) {
 Test(precision, printed_lines_fit_and_name_all_once) {
     for (int i = 0; i < 4; i++) {
         struct config config;
-        char note[PRECISION_NOTE_MAX];
         config_defaults(&config);
         config.precision = i & 1 ? BF16 : FP16;
         if (i & 2) config.autocast.residual = config.gradients.dtype = CONFIG_DTYPE_LOWER;
-        struct precision p = resolve(&config, &cpu, note);
+        struct precision p = resolve(&config, &cpu);
         check_printed(&p);
         config.autocast.float32 =
             (struct config_words){7,
                                   {"qkv", "attention", "attention_projection", "mlp_fc", "gelu",
                                    "mlp_projection", "lm_head"}};
-        p = resolve(&config, &cpu, note);
+        p = resolve(&config, &cpu);
         check_printed(&p);
     }
-}
-
-/* Expects the warnings about settings that only another precision would use. */
-static void expect_warnings(const char *path, char *const *overrides, int count, const char *text) {
-    struct config config;
-    struct precision precision;
-    struct backend be = {.device = {.name = "cpu",
-                                    .computes = {[DTYPE_BF16] = true},
-                                    .native = {[DTYPE_BF16] = true}}};
-    char note[PRECISION_NOTE_MAX], warnings[ERROR_MAX];
-    struct error error = {0};
-    cr_assert_eq(config_load(&config, path, overrides, count, &error), 0, "%s", error.text);
-    cr_assert_eq(precision_resolve(&precision, note, &config, &be, &error), 0);
-    precision_warnings(&precision, &config, warnings, sizeof warnings);
-    if (text) cr_assert(strstr(warnings, text), "no \"%s\" in: %s", text, warnings);
-    else cr_assert_str_eq(warnings, "");
-}
-
-Test(precision, warnings) {
-    static char *const scale[] = {"loss_scale.init_scale=8", "autocast.enabled=false"};
-    static char *const residual[] = {"autocast.residual=lower"};
-    static char *const gradients[] = {"gradients.dtype=lower", "autocast.float32=lm_head"};
-    expect_warnings("configs/fp32.json", NULL, 0, NULL);
-    expect_warnings("configs/fp32.json", scale, 1, "this run computes in fp32");
-    expect_warnings("configs/bf16.json", scale, 1, "this run computes in bf16");
-    expect_warnings("configs/quickstart.json", scale, 1, "this run computes in bf16");
-    expect_warnings("configs/fp16.json", scale, 1, NULL);
-    expect_warnings("configs/fp16.json", scale, 2, "this run computes in fp32");
-    expect_warnings("configs/fp32.json", residual, 1, "autocast.residual has no effect");
-    expect_warnings("configs/fp32.json", gradients, 2, "gradients.dtype has no effect");
-    expect_warnings("configs/fp32.json", gradients, 2, "autocast.float32 has no effect");
-    expect_warnings("configs/fp16.json", gradients, 2, NULL);
-    static char *const split[] = {"weights.copy=split"}, *const cast[] = {"weights.copy=cast"};
-    expect_warnings("configs/fp32.json", cast, 1, "weights.copy has no effect");
-    expect_warnings("configs/fp16.json", split, 1, "weights.copy \"split\" has no effect");
-    expect_warnings("configs/fp16.json", cast, 1, NULL);
-    expect_warnings("configs/bf16.json", cast, 1, NULL);
-    expect_warnings("configs/bf16.json", split, 1, NULL);
 }
 
 Test(precision, setting_of_auto_is_the_resolved_one) {

@@ -21,7 +21,7 @@ static struct recipe recipe_with(enum config_precision precision, const char *co
     return recipe_of(&config, precision);
 }
 
-static void expect_format(const struct recipe *recipe, enum quantized kind,
+static void expect_format(const struct recipe *recipe, enum linear_operand kind,
                           enum linear_matmul matmul, struct quantize_format expected) {
     cr_expect(quantize_format_equal(&recipe->format[kind][matmul], &expected), "kind %d, matmul %d",
               kind, matmul);
@@ -33,9 +33,9 @@ Test(recipe, fp8_in_blocks) {
     const struct quantize_format row = {DTYPE_E4M3, 1, 128, DTYPE_E8M0, SCALE_POWER_OF_TWO, false};
     struct quantize_format square = row;
     square.rows = 128;
-    expect_format(&recipe, QUANTIZED_INPUT, MATMUL_FORWARD, row);
-    expect_format(&recipe, QUANTIZED_WEIGHT, MATMUL_INPUT_GRADIENT, square);
-    expect_format(&recipe, QUANTIZED_GRADIENT, MATMUL_WEIGHT_GRADIENT, row);
+    expect_format(&recipe, LINEAR_INPUT, MATMUL_FORWARD, row);
+    expect_format(&recipe, LINEAR_WEIGHT, MATMUL_INPUT_GRADIENT, square);
+    expect_format(&recipe, LINEAR_GRADIENT, MATMUL_WEIGHT_GRADIENT, row);
     cr_expect(recipe.in_blocks && !recipe.scaled && !recipe.hadamard && !recipe.delayed);
 }
 
@@ -46,10 +46,10 @@ Test(recipe, mx_elements_and_scales) {
     const struct quantize_format format = {DTYPE_E4M3, 1, 32, DTYPE_E8M0, SCALE_OF_EXPONENT, false};
     struct quantize_format gradient = format;
     gradient.element = DTYPE_E5M2;
-    expect_format(&recipe, QUANTIZED_WEIGHT, MATMUL_FORWARD, format);
-    expect_format(&recipe, QUANTIZED_GRADIENT, MATMUL_INPUT_GRADIENT, gradient);
+    expect_format(&recipe, LINEAR_WEIGHT, MATMUL_FORWARD, format);
+    expect_format(&recipe, LINEAR_GRADIENT, MATMUL_INPUT_GRADIENT, gradient);
     recipe = recipe_with(CONFIG_PRECISION_MXFP4, (const char *[]){"mx.format", "hybrid", NULL});
-    cr_expect_eq(recipe.format[QUANTIZED_GRADIENT][MATMUL_INPUT_GRADIENT].element, DTYPE_E2M1);
+    cr_expect_eq(recipe.format[LINEAR_GRADIENT][MATMUL_INPUT_GRADIENT].element, DTYPE_E2M1);
 }
 
 Test(recipe, pieces_of_nvfp4) {
@@ -57,15 +57,15 @@ Test(recipe, pieces_of_nvfp4) {
     struct quantize_format square = format, stochastic = format;
     square.rows = 16, stochastic.stochastic = true;
     struct recipe recipe = recipe_with(CONFIG_PRECISION_NVFP4, NULL);
-    expect_format(&recipe, QUANTIZED_INPUT, MATMUL_WEIGHT_GRADIENT, format);
-    expect_format(&recipe, QUANTIZED_WEIGHT, MATMUL_FORWARD, square);
-    expect_format(&recipe, QUANTIZED_GRADIENT, MATMUL_INPUT_GRADIENT, stochastic);
+    expect_format(&recipe, LINEAR_INPUT, MATMUL_WEIGHT_GRADIENT, format);
+    expect_format(&recipe, LINEAR_WEIGHT, MATMUL_FORWARD, square);
+    expect_format(&recipe, LINEAR_GRADIENT, MATMUL_INPUT_GRADIENT, stochastic);
     cr_expect(recipe.hadamard && recipe.in_blocks && recipe.scaled);
     recipe = recipe_with(CONFIG_PRECISION_NVFP4,
                          (const char *[]){"nvfp4.hadamard", "0", "nvfp4.stochastic_rounding", "0",
                                           "nvfp4.square_blocks", "0", NULL});
-    expect_format(&recipe, QUANTIZED_WEIGHT, MATMUL_FORWARD, format);
-    expect_format(&recipe, QUANTIZED_GRADIENT, MATMUL_WEIGHT_GRADIENT, format);
+    expect_format(&recipe, LINEAR_WEIGHT, MATMUL_FORWARD, format);
+    expect_format(&recipe, LINEAR_GRADIENT, MATMUL_WEIGHT_GRADIENT, format);
     cr_expect_not(recipe.hadamard);
 }
 

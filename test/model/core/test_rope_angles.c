@@ -10,7 +10,7 @@
 static const struct angles_case {
     const char *name;
     int64_t length;
-    struct gpt_shape shape;
+    struct model_shape shape;
 } angles_cases[] = {
     {"none", 64, {.head_dim = 8, .rope_theta = 1e4, .n_positions = 64}},
     {"linear",

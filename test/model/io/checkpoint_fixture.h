@@ -19,6 +19,7 @@
 #include "model/io/checkpoint.h"
 #include "model/io/checkpoint_directory.h"
 #include "test/model/masters.h"
+#include "test/notes.h"
 #include "test/scratch.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
@@ -47,13 +48,12 @@ static inline void subject_config(struct config *config, enum config_precision p
 
 /* Opens a subject with subject->config. */
 static inline void subject_open_with(struct subject *subject, enum trainer_memory memory) {
-    char note[PRECISION_NOTE_MAX];
     struct error reason = {0};
     cr_assert_eq(backend_open(&subject->be,
                               &(const struct backend_options){DEVICE_CPU, .threads = 1}, &reason),
                  0, "%s", reason.text);
     cr_assert_eq(
-        precision_resolve(&subject->precision, note, &subject->config, &subject->be, &reason), 0,
+        precision_resolve(&subject->precision, NULL, &subject->config, &subject->be, &reason), 0,
         "%s", reason.text);
     cr_assert_eq(trainer_open(&subject->trainer, &subject->config, &subject->precision,
                               &subject->be, memory, &reason),
@@ -94,16 +94,16 @@ static inline float any_bits(uint64_t random) {
  * and infinities are included, because a file must keep them all. Uses no threads, so a forked
  * child may call it. */
 static inline void subject_fill(struct subject *subject, int64_t step) {
-    struct gpt *gpt = &subject->trainer.gpt;
+    struct model *model = &subject->trainer.model;
     struct optimizer *optimizer = &subject->trainer.optimizer;
     for (size_t a = 0; a < 3; a++) {
-        float *values = calloc((size_t)gpt->count, sizeof *values);
-        for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++)
-            for (int64_t k = 0; k < parameter_count(&gpt->list[i]); k++)
-                values[gpt->list[i].offset + k] =
+        float *values = calloc((size_t)model->count, sizeof *values);
+        for (ptrdiff_t i = 0; i < arrlen(model->list); i++)
+            for (int64_t k = 0; k < parameter_count(&model->list[i]); k++)
+                values[model->list[i].offset + k] =
                     any_bits(random_bits((uint64_t)step, a * 1000 + (size_t)i, (uint64_t)k));
-        if (a == 0) masters_put(gpt, values);
-        else optimizer_upload(optimizer, (int)a - 1, values, 0, gpt->count);
+        if (a == 0) masters_put(model, values);
+        else optimizer_upload(optimizer, (int)a - 1, values, 0, model->count);
         free(values);
     }
     struct training_state *state = &subject->trainer.state;
@@ -127,7 +127,7 @@ static inline void expect_same_bytes(const struct tensor *a, const struct tensor
     cr_expect_eq(memcmp(a->data, b->data, tensor_bytes(a)), 0, "%s differ", what);
 }
 
-static inline void expect_same_masters(const struct gpt *a, const struct gpt *b) {
+static inline void expect_same_masters(const struct model *a, const struct model *b) {
     float *left = masters_values(a), *right = masters_values(b);
     cr_expect_eq(memcmp(left, right, (size_t)a->count * sizeof *left), 0, "weights differ");
     free(left);
@@ -136,7 +136,7 @@ static inline void expect_same_masters(const struct gpt *a, const struct gpt *b)
 
 /* Hashes all that a step reads: whole arrays, so padding too. */
 static inline void expect_same(const struct subject *a, const struct subject *b) {
-    const struct gpt *left = &a->trainer.gpt, *right = &b->trainer.gpt;
+    const struct model *left = &a->trainer.model, *right = &b->trainer.model;
     expect_same_masters(left, right);
     for (ptrdiff_t i = 0; i < arrlen(left->masters.groups); i++)
         expect_same_bytes(&left->masters.groups[i].copy, &right->masters.groups[i].copy,
@@ -166,6 +166,7 @@ static inline const struct tokenizer *toy_tokenizer(void) {
         .end_of_text = 299,
         .stop = 299,
         .eos = 299,
+        .roles = {-1, -1, -1, -1, -1, -1},
         .files = {{"vocab.json", "{}", 2, ""}, {"merges.txt", all, sizeof all, ""}},
         .file_count = 2,
     };
@@ -229,6 +230,7 @@ static inline int64_t newest_step(const char *run, char **warnings) {
     FILE *out = open_memstream(warnings, &size);
     int status = checkpoint_newest(path, run, CHECKPOINT_WHOLE, out, &reason);
     fclose(out);
+    unfold(*warnings);
     cr_assert_neq(status, -1, "%s", reason.text);
     return status ? -1 : strtoll(strrchr(path, '-') + 1, NULL, 10);
 }

@@ -2,12 +2,13 @@
 #include "data/util/files.h"
 #include "test/model/io/checkpoint_fixture.h"
 
-#include "model/core/adapter.h"
 #include "model/io/adapter_config.h"
+#include "model/io/checkpoint.h"
 #include "model/io/checkpoint_tensors.h"
 #include "model/io/export.h"
 #include "model/io/huggingface.h"
 #include "model/io/safetensors.h"
+#include "model/pass/adapter.h"
 #include "test/model/families.h"
 #include "test/model/io/foreign_weights.h"
 #include "test/safetensors_find.h"
@@ -35,16 +36,16 @@ static void make_base(struct config *config, int family) {
 static void open_adapted(struct subject *subject, const struct config *config) {
     subject->config = *config;
     subject_open_with(subject, TRAINER_EMPTY);
-    SUCCEEDS(checkpoint_load_initial(&subject->trainer.gpt, &subject->config, &error));
+    SUCCEEDS(checkpoint_load_initial(&subject->trainer.model, &subject->config, stderr, &error));
 }
 
 /* Sets A and B to values that depend on their place alone. */
-static void fill_adapters(struct gpt *gpt) {
-    for (ptrdiff_t i = 0; i < parameter_adapter_count(gpt->list); i++) {
-        int64_t count = parameter_count(&gpt->list[i]);
+static void fill_adapters(struct model *model) {
+    for (ptrdiff_t i = 0; i < parameter_adapter_count(model->list); i++) {
+        int64_t count = parameter_count(&model->list[i]);
         float *values = malloc((size_t)count * sizeof *values);
         random_normals(values, 0.3f, 3, (uint64_t)i, 0, count);
-        masters_upload(&gpt->masters, gpt->be, values, gpt->list[i].offset, count);
+        masters_upload(&model->masters, model->be, values, model->list[i].offset, count);
         free(values);
     }
 }
@@ -57,7 +58,7 @@ Test(adapter_files, checkpoint_of_adapters) {
         char path[FILE_PATH_MAX];
         make_base(&config, family);
         open_adapted(&saved, &config);
-        fill_adapters(&saved.trainer.gpt);
+        fill_adapters(&saved.trainer.model);
         saved.trainer.state.step = 7;
         SUCCEEDS(checkpoint_save(&saved.trainer, in_folder("run"), path, &error));
         cr_expect_str_eq(names_in("run/checkpoints/step-00000007"),
@@ -128,18 +129,18 @@ static float *weight_in(const char *name, const char *tensor) {
 
 /* Merged weights are W + scale B A; others keep their bits. fp32 sums of three terms: 2^-22 of the
  * largest is beyond their rounding. */
-static void expect_merged(const struct gpt *gpt, const char *prefix) {
-    float *all = masters_values(gpt);
-    for (ptrdiff_t i = parameter_adapter_count(gpt->list); i < arrlen(gpt->list); i++) {
-        const struct parameter *w = &gpt->list[i], *a = NULL, *b = NULL;
+static void expect_merged(const struct model *model, const char *prefix) {
+    float *all = masters_values(model);
+    for (ptrdiff_t i = parameter_adapter_count(model->list); i < arrlen(model->list); i++) {
+        const struct parameter *w = &model->list[i], *a = NULL, *b = NULL;
         char name[128];
         size_t stem = strlen(w->name) - (strstr(w->name, "weight") ? strlen("weight") : 0);
-        for (ptrdiff_t k = 0; k < parameter_adapter_count(gpt->list); k++) {
-            if (strncmp(gpt->list[k].name, w->name, stem) != 0) continue;
-            if (strstr(gpt->list[k].name + stem, "lora_A") == gpt->list[k].name + stem)
-                a = &gpt->list[k];
-            if (strstr(gpt->list[k].name + stem, "lora_B") == gpt->list[k].name + stem)
-                b = &gpt->list[k];
+        for (ptrdiff_t k = 0; k < parameter_adapter_count(model->list); k++) {
+            if (strncmp(model->list[k].name, w->name, stem) != 0) continue;
+            if (strstr(model->list[k].name + stem, "lora_A") == model->list[k].name + stem)
+                a = &model->list[k];
+            if (strstr(model->list[k].name + stem, "lora_B") == model->list[k].name + stem)
+                b = &model->list[k];
         }
         snprintf(name, sizeof name, "%s%s", prefix, w->name);
         float *got = weight_in("merged", name);
@@ -148,10 +149,10 @@ static void expect_merged(const struct gpt *gpt, const char *prefix) {
             if (!a) cr_assert_eq(got[k], all[w->offset + k], "%s", name);
             if (!a) continue;
             int64_t row = k / w->extent.columns, column = k % w->extent.columns;
-            int64_t out = gpt->shape.weights_out_in ? row : column;
-            int64_t in = gpt->shape.weights_out_in ? column : row;
+            int64_t out = model->shape.weights_out_in ? row : column;
+            int64_t in = model->shape.weights_out_in ? column : row;
             for (int64_t r = 0; r < a->extent.rows; r++)
-                expected += (double)gpt->adapters.scale *
+                expected += (double)model->adapters.scale *
                             all[b->offset + out * a->extent.rows + r] *
                             all[a->offset + r * a->extent.columns + in];
             cr_assert_float_eq(got[k], expected, 0x1p-22, "%s: %g", name, expected);
@@ -161,6 +162,59 @@ static void expect_merged(const struct gpt *gpt, const char *prefix) {
     free(all);
 }
 
+/* Makes FOLDER/base the text of a larger model: its config.json in that of a SmolVLM. */
+static void wrap_base(void) {
+    char *text, *whole;
+    size_t size;
+    SUCCEEDS(file_read_all(&text, &size, in_folder("base/config.json"), 100000, &error));
+    cr_assert_gt(asprintf(&whole, "{\"model_type\": \"smolvlm\", \"text_config\": %s}", text), 0);
+    put_text("base/config.json", whole);
+    free(whole);
+    free(text);
+}
+
+/* Adapters of a larger model's text have the names of the larger model's modules, in checkpoints
+ * and exports, and are read again under them. */
+Test(adapter_files, adapters_of_a_larger_model_fit_it) {
+    static const char name[] =
+        "base_model.model.model.text_model.layers.1.self_attn.q_proj.lora_B.weight";
+    struct config config, read;
+    struct subject saved, loaded;
+    struct safetensors file;
+    char path[FILE_PATH_MAX], *text;
+    size_t size;
+    make_base(&config, 1);
+    wrap_base();
+    open_adapted(&saved, &config);
+    fill_adapters(&saved.trainer.model);
+    SUCCEEDS(checkpoint_save(&saved.trainer, in_folder("run"), path, &error));
+    SUCCEEDS(export_model(in_folder("alone"), path, &(const struct export_options){0}, &error));
+    SUCCEEDS(export_model(in_folder("merged"), path, &(const struct export_options){.merge = true},
+                          &error));
+    expect_merged(&saved.trainer.model, "");
+    for (int i = 0; i < 2; i++) {
+        const char *from = i ? in_folder("alone") : path;
+        char files[FILE_PATH_MAX];
+        SUCCEEDS(file_path_join(files, from, "adapter_model.safetensors", &error));
+        SUCCEEDS(safetensors_open(&file, files, &error));
+        cr_expect_eq(file.count, (int)parameter_adapter_count(saved.trainer.model.list));
+        cr_expect_not_null(safetensors_find(&file, name), "%s", file.entries[0].name);
+        safetensors_close(&file);
+        SUCCEEDS(file_path_join(files, from, adapter_config_name, &error));
+        SUCCEEDS(file_read_all(&text, &size, files, 100000, &error));
+        expect_text(text, "\"exclude_modules\": \".*(visual|vision|connector|projector).*\"");
+        free(text);
+        read = config;
+        SUCCEEDS(adapter_read_config(&read, from, &error));
+    }
+    loaded.config = config;
+    subject_open_with(&loaded, TRAINER_EMPTY);
+    SUCCEEDS(checkpoint_load(&loaded.trainer, path, stderr, &error));
+    expect_same(&saved, &loaded);
+    subject_close(&loaded);
+    subject_close(&saved);
+}
+
 Test(adapter_files, merges_into_the_base) {
     for (int family = 0; family < 3; family++) {
         struct config config;
@@ -168,12 +222,12 @@ Test(adapter_files, merges_into_the_base) {
         char path[FILE_PATH_MAX];
         make_base(&config, family);
         open_adapted(&subject, &config);
-        fill_adapters(&subject.trainer.gpt);
+        fill_adapters(&subject.trainer.model);
         subject.trainer.state.step = 1;
         SUCCEEDS(checkpoint_save(&subject.trainer, in_folder("run"), path, &error));
         SUCCEEDS(export_model(in_folder("merged"), path,
                               &(const struct export_options){.merge = true}, &error));
-        expect_merged(&subject.trainer.gpt, family == 0 ? "transformer." : "");
+        expect_merged(&subject.trainer.model, family == 0 ? "transformer." : "");
         SUCCEEDS(export_model(in_folder("alone"), path, &(const struct export_options){0}, &error));
         cr_expect_str_eq(names_in("alone"),
                          "adapter_config.json adapter_model.safetensors generation_config.json ");
@@ -231,6 +285,7 @@ Test(adapter_files, refuses_other_kinds_by_name) {
         {"\"bias\": \"none\"", "\"bias\": \"all\"", "bias is \"all\""},
         {"\"modules_to_save\": null", "\"modules_to_save\": [\"lm_head\"]", "modules_to_save"},
         {"\"rank_pattern\": {}", "\"rank_pattern\": {\"q_proj\": 4}", "rank_pattern"},
+        {"\"modules_to_save\": null", "\"exclude_modules\": \"q_proj\"", "exclude_modules"},
         {"\"r\": 5", "\"r\": 0", "r is 0"},
         {"\"r\": 5", "\"r\": 2.5", "r is 2.5"},
         {"\"lora_alpha\": 2.5", "\"lora_alpha\": null", "lora_alpha is null"},
@@ -254,4 +309,31 @@ Test(adapter_files, refuses_other_kinds_by_name) {
         expect_text(error.text, cases[i].reason);
         cr_expect_eq(config.adapter.type, CONFIG_ADAPTER_NONE, "%s", cases[i].reason);
     }
+}
+
+/* PEFT saves whole weights beside adapters, with save_embedding_layers. */
+Test(adapter_files, whole_weights_are_refused_by_name) {
+    static const struct foreign_format plain = {.dtype = SAFETENSORS_F32, .prefix = ""};
+    struct config config;
+    struct tensor_files files;
+    int64_t count;
+    subject_config(&config, CONFIG_PRECISION_FP32);
+    const struct model_shape shape = config_shape(&config); /* of no adapters */
+    struct parameter *list = parameter_list(&shape, &count);
+    put_weights(list, &plain);
+    SUCCEEDS(tensor_files_open_directory(&files, folder, checkpoint_model_stem, &error));
+    cr_expect_eq(checkpoint_check_adapters(list, &files, &error), -1);
+    expect_text(error.text, "the config has no adapters for ");
+    expect_text(error.text, files.tensors[0].entry->name);
+    expect_text(error.text, files.tensors[1].entry->name);
+    expect_text(error.text, "merge them in PEFT (merge_and_unload)");
+    tensor_files_close(&files);
+    arrfree(list);
+}
+
+/* Sizes of tensors cannot tell that a run of adapters lacks its model. */
+Test(adapter_files, adapters_without_their_model_are_refused) {
+    cr_expect_eq(checkpoint_check_base("", &error), -1);
+    expect_text(error.text, "adapters are trained on a model, and there is none");
+    expect_text(error.text, "model.init_from");
 }

@@ -14,6 +14,7 @@
 #include "model/io/export.h"
 #include "model/io/huggingface.h"
 #include "test/model/io/foreign_weights.h"
+#include "test/small_bpe.h"
 
 TestSuite(base_files, .init = make_folder, .fini = remove_folder);
 
@@ -38,7 +39,7 @@ static void put_model(void) {
     struct config config;
     int64_t count;
     subject_config(&config, CONFIG_PRECISION_FP32);
-    const struct gpt_shape shape = config_shape(&config);
+    const struct model_shape shape = config_shape(&config);
     struct parameter *list = parameter_list(&shape, &count);
     put_weights(list, &plain);
     arrfree(list);
@@ -73,7 +74,7 @@ Test(base_files, the_text_of_a_model_with_images_gets_a_config_json) {
     size_t size;
     subject_config(&config, CONFIG_PRECISION_FP32);
     set_family(&config, 7);
-    const struct gpt_shape shape = config_shape(&config);
+    const struct model_shape shape = config_shape(&config);
     struct parameter *list = parameter_list(&shape, &count);
     put_weights(list, &plain);
     arrfree(list);
@@ -90,19 +91,33 @@ Test(base_files, the_text_of_a_model_with_images_gets_a_config_json) {
     free(text);
 }
 
-/* config.json keeps every byte but the dtype, in both spellings. */
+static void expect_in(const char *name, const char *part) {
+    char *text;
+    size_t size;
+    SUCCEEDS(file_read_all(&text, &size, in_folder("%s", name), 100000, &error));
+    expect_text(text, part);
+    free(text);
+}
+
+/* config.json keeps every byte but the dtype, in both spellings. mlx-lm needs n_ctx, which
+ * transformers does not write. */
 Test(base_files, keeps_config_json) {
     static const char before[] =
         "{\"model_type\":\"gpt2\", \"n_layer\":2,\n  \"n_head\" : 3, \"n_embd\":24, "
         "\"n_positions\":16, \"vocab_size\":300,\n\"dtype\": %s, \"torch_dtype\":%s,"
         "\"eos_token_id\":[7, 8], \"bos_token_id\":null, \"pad_token_id\":5,\n"
-        "\"odd\": {\"torch_dtype\":\"x\", \"n\":1e-05}}\n";
-    char text[600];
+        "\"odd\": {\"torch_dtype\":\"x\", \"n\":1e-05}%s}\n";
+#define ADDED                                                                        \
+    ",\n  \"activation_function\": \"gelu_new\",\n  \"architectures\": "             \
+    "[\"GPT2LMHeadModel\"],\n  \"layer_norm_epsilon\": 1e-05,\n  \"n_ctx\": 16,\n  " \
+    "\"n_inner\": null,\n  \"scale_attn_by_inverse_layer_idx\": false,\n  "          \
+    "\"scale_attn_weights\": true,\n  \"tie_word_embeddings\": true,\n  \"use_cache\": true\n"
+    char text[1000];
     put_model();
-    snprintf(text, sizeof text, before, "\"float64\"", "null");
+    snprintf(text, sizeof text, before, "\"float64\"", "null", "");
     put_text("config.json", text);
     export_to("out", "", DTYPE_BF16);
-    snprintf(text, sizeof text, before, "\"bfloat16\"", "\"bfloat16\"");
+    snprintf(text, sizeof text, before, "\"bfloat16\"", "\"bfloat16\"", ADDED);
     expect_content("out/config.json", text);
     expect_content("out/generation_config.json",
                    "{\n  \"eos_token_id\": [7, 8],\n  \"pad_token_id\": 5,\n"
@@ -268,4 +283,155 @@ Test(base_files, sizes_that_the_config_sets_replace_the_base) {
     free(text);
     arrfree(written);
     base_files_close(&base);
+}
+
+/* Writes a tokenizer.json of bytes whose token 258 ends a text, with further added tokens. */
+static void put_tokenizer_json(const char *added) {
+    FILE *out = fopen(in_folder("tokenizer.json"), "w");
+    fprintf(out,
+            "{\"version\": \"1.0\", \"added_tokens\": [{\"id\": 258, \"content\": "
+            "\"<|end_of_text|>\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, "
+            "\"normalized\": false, \"special\": true}%s], \"normalizer\": null, "
+            "\"post_processor\": null, \"pre_tokenizer\": {\"type\": \"ByteLevel\", "
+            "\"add_prefix_space\": false, \"use_regex\": true}, \"decoder\": {\"type\": "
+            "\"ByteLevel\"}, \"model\": {\"type\": \"BPE\", \"vocab\": {",
+            added);
+    print_bytes(out);
+    fputs(", \"ab\": 256, \"bc\": 257}, \"merges\": [\"a b\", \"b c\"]}}", out);
+    cr_assert_eq(fclose(out), 0);
+}
+
+/* Writes the files of a base whose model is the config.json in the folder. */
+static void write_base(const struct tokenizer *tokenizer, const char *model,
+                       const struct config *config) {
+    struct base_files base;
+    struct stored_file *written = NULL;
+    SUCCEEDS(directory_remove(in_folder("out"), &error));
+    SUCCEEDS(mkdir(in_folder("out"), 0755));
+    SUCCEEDS(base_files_open(&base, config, tokenizer, model, folder, &error));
+    const struct base_target target = {&base, config, tokenizer, DTYPE_F32, in_folder("out")};
+    SUCCEEDS(base_files_write(&target, true, &written, &error));
+    base_files_close(&base);
+    arrfree(written);
+}
+
+#define SIZES                                                              \
+    "\"hidden_size\":32,\"intermediate_size\":64,\"num_hidden_layers\":2," \
+    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":8,"  \
+    "\"max_position_embeddings\":64,\"vocab_size\":300"
+#define LLAMA3                                                         \
+    "\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":1.0," \
+    "\"high_freq_factor\":4.0,\"original_max_position_embeddings\":32"
+
+/* transformers 5 saves rope_parameters alone. transformers 4, mlx-lm and mistral.rs read the others
+ * alone, and the base 10000 where there is none. Of two spellings that disagree transformers 5
+ * computes with rope_scaling if it is not null, and else with rope_parameters. */
+Test(base_files, config_json_has_both_spellings_of_rope) {
+    static const struct {
+        const char *type, *members, *parts[3];
+    } cases[] = {
+        {"llama",
+         "\"rope_parameters\":{\"rope_theta\":5e5,\"rope_type\":\"default\"}",
+         {"{\"rope_theta\":5e5,\"rope_type\":\"default\"}", "\"rope_theta\": 500000",
+          "\"rope_scaling\": null"}},
+        {"llama",
+         "\"rope_parameters\":{" LLAMA3 ",\"rope_theta\":5e5}",
+         {"\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, "
+          "\"high_freq_factor\": 4, \"original_max_position_embeddings\": 32}",
+          "\"rope_theta\": 500000", "{" LLAMA3 ",\"rope_theta\":5e5}"}},
+        {"qwen3",
+         "\"rope_theta\":1e6,\"rope_scaling\":null",
+         {"\"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 1000000}",
+          "\"rope_theta\":1e6,\"rope_scaling\":null", "\"max_window_layers\": 2"}},
+        {"mistral",
+         "\"rope_theta\":2e4,\"rope_parameters\":{\"rope_theta\":5e5,\"rope_type\":\"default\"}",
+         {"\"rope_theta\":500000,\"rope_parameters\":{\"rope_theta\":5e5,\"rope_type\":"
+          "\"default\"},"}},
+        {"qwen2",
+         "\"rope_theta\":2e4,\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.0},"
+         "\"rope_parameters\":{\"rope_theta\":5e5,\"rope_type\":\"default\"}",
+         {"\"rope_theta\":2e4",
+          "\"rope_parameters\":{\"rope_type\": \"linear\", \"factor\": 2, "
+          "\"rope_theta\": 20000}",
+          "\"rope_scaling\":{\"rope_type\": \"linear\", \"factor\": 2}"}},
+        {"gemma3_text",
+         "\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"linear\",\"factor\":8.0,"
+         "\"rope_theta\":1e6},\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":2e4}"
+         "}",
+         {"\"rope_theta\": 1000000", "\"rope_local_base_freq\": 20000",
+          "\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 8}"}},
+        {"gemma3_text",
+         "\"rope_theta\":1e6,\"rope_local_base_freq\":3e4",
+         {"\"full_attention\": {\"rope_type\": \"default\", \"rope_theta\": 1000000}",
+          "\"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": 30000}",
+          "\"rope_scaling\": null"}},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct config config;
+        char text[900];
+        snprintf(text, sizeof text, "{\"model_type\":\"%s\"," SIZES ",%s}", cases[i].type,
+                 cases[i].members);
+        put_text("config.json", text);
+        config_defaults(&config);
+        SUCCEEDS(huggingface_read_config(&config, folder, &error));
+        write_base(NULL, folder, &config);
+        for (int k = 0; k < 3 && cases[i].parts[k]; k++)
+            expect_in("out/config.json", cases[i].parts[k]);
+    }
+}
+
+/* transformers stops at those of generation_config.json, other readers at those of config.json, and
+ * --sample at both. */
+Test(base_files, both_files_have_all_tokens_that_end_a_text) {
+    static const struct {
+        const char *config, *generation, *in_config, *in_generation;
+    } cases[] = {
+        {"[0, 4]", "{\"eos_token_id\":0,\"top_k\":9}", "\"eos_token_id\":[0, 4]",
+         "{\"eos_token_id\":[0, 4],\"top_k\":9}"},
+        {"3", "{\"eos_token_id\":[7,3]}", "\"eos_token_id\":[3, 7]", "{\"eos_token_id\":[7,3]}"},
+        {"3", "{\"top_k\":9}", "\"eos_token_id\":3", "{\"top_k\":9,\n  \"eos_token_id\": 3\n}"},
+        {"null", "{\"eos_token_id\":6}", "\"eos_token_id\":6", "{\"eos_token_id\":6}"},
+        {"null", "{}", "\"eos_token_id\":258", "{\n  \"eos_token_id\": 258\n}"},
+    };
+    char text[600];
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct config config;
+        snprintf(text, sizeof text, "{\"model_type\":\"qwen2\"," SIZES ",\"eos_token_id\":%s}",
+                 cases[i].config);
+        put_text("config.json", text);
+        put_text("generation_config.json", cases[i].generation);
+        put_tokenizer_json("");
+        config_defaults(&config);
+        SUCCEEDS(huggingface_read_config(&config, folder, &error));
+        write_base(NULL, folder, &config);
+        expect_in("out/config.json", cases[i].in_config);
+        expect_content("out/generation_config.json", cases[i].in_generation);
+    }
+}
+
+/* A new model keeps the settings of its tokenizer, such as pad_token, without which transformers
+ * cannot pad. */
+Test(base_files, a_new_model_keeps_the_settings_of_its_tokenizer) {
+    struct config config;
+    struct tokenizer tokenizer;
+    config_defaults(&config);
+    config.model.vocab_size = 300;
+    config.model.n_positions = 48;
+    config.data.tokenizer = TOKENIZER_FILES;
+    put_tokenizer_json(
+        ", {\"id\": 259, \"content\": \"<pad>\", \"single_word\": false, \"lstrip\": "
+        "false, \"rstrip\": false, \"normalized\": false, \"special\": true}");
+    put_text("tokenizer_config.json",
+             "{\"pad_token\":\"<pad>\",\"padding_side\":\"left\",\"model_max_length\":8192,"
+             "\"tokenizer_class\":\"TokenizersBackend\"}");
+    put_text("special_tokens_map.json", "{\"pad_token\":\"<pad>\"}");
+    SUCCEEDS(tokenizer_open(&tokenizer, TOKENIZER_FILES, folder, &error));
+    write_base(&tokenizer, NULL, &config);
+    expect_content("out/tokenizer_config.json",
+                   "{\"pad_token\":\"<pad>\",\"padding_side\":\"left\",\"model_max_length\":48,"
+                   "\"tokenizer_class\":\"PreTrainedTokenizerFast\"}");
+    expect_content("out/special_tokens_map.json", "{\"pad_token\":\"<pad>\"}");
+    expect_in("out/config.json", "\"pad_token_id\": 259");
+    expect_in("out/generation_config.json", "\"pad_token_id\": 259");
+    tokenizer_close(&tokenizer);
 }

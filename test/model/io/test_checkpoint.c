@@ -32,7 +32,7 @@ static char *load_noting(struct subject *subject, const char *from) {
     FILE *out = open_memstream(&notes, &size);
     SUCCEEDS(checkpoint_load(&subject->trainer, from, out, &error));
     fclose(out);
-    return notes;
+    return unfold(notes);
 }
 
 Test(checkpoint, loading_restores_every_bit) {
@@ -202,7 +202,7 @@ Test(checkpoint, resuming_with_a_larger_batch_continues_with_the_next_sample) {
     open_restless(&r.second, CONFIG_PRECISION_FP32, 0, CONFIG_OPTIMIZER_ADAMW);
     r.whole.config.train.grad_accum_steps = r.first.config.train.grad_accum_steps = 2;
     r.second.config.train.grad_accum_steps = 4;
-    resume(&r, 10, 5, "train.grad_accum_steps: 2 in the checkpoint, now 4\n");
+    resume(&r, 10, 5, "note: train.grad_accum_steps: 2 in the checkpoint, now 4\n");
     cr_expect_eq(r.second.trainer.state.next_sample, 40 * r.second.config.train.micro_batch_size);
     close_resumed(&r);
     loader_close(&r.loader);
@@ -254,6 +254,45 @@ Test(checkpoint, resuming_with_shorter_sequences_continues_after_as_many_tokens)
     subject_close(&second);
 }
 
+/* Packed sequences are not proportional to tokens: with another length a run resumes after the same
+ * part of its passes, with the same one at the same sample. */
+Test(checkpoint, of_packed_sequences_continue_after_the_same_part_of_the_passes) {
+    static const struct {
+        int64_t seq_len, before, now, next;
+    } cases[] = {{13, 40, 40, 20}, {13, 40, 41, 20}, {4, 40, 90, 45}, {4, 40, 0, 65},
+                 {4, 0, 90, 65},   {13, 0, 90, 20},  {16, 8, 5, 12}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct subject first, second;
+        struct tokens tokens;
+        struct loader loader;
+        int64_t step, next;
+        subject_config(&first.config, CONFIG_PRECISION_FP32);
+        subject_open(&first);
+        open_data(&tokens, &loader);
+        train(&first, &loader, 5);
+        first.config.packed_sequences = cases[i].before;
+        SUCCEEDS(checkpoint_save(&first.trainer, folder, path, &error));
+        cr_assert_eq(first.trainer.state.next_sample, 20);
+        subject_config(&second.config, CONFIG_PRECISION_FP32);
+        second.config.data.seq_len = cases[i].seq_len;
+        second.config.packed_sequences = cases[i].now;
+        subject_open(&second);
+        char *notes = load_noting(&second, path);
+        cr_expect_eq(second.trainer.state.next_sample, cases[i].next, "case %zu: %d", i,
+                     (int)second.trainer.state.next_sample);
+        SUCCEEDS(checkpoint_read_progress(&step, &next, &second.config, path, &error));
+        cr_expect_eq(next, cases[i].next);
+        const bool other = cases[i].seq_len != 13 || !cases[i].before != !cases[i].now;
+        cr_expect_eq(strstr(notes, "of the order that these settings give") != NULL, other);
+        free(notes);
+        subject_close(&first);
+        subject_close(&second);
+        loader_close(&loader);
+        tokens_close(&tokens);
+        SUCCEEDS(directory_remove(path, &error));
+    }
+}
+
 Test(checkpoint, of_another_optimizer_are_refused_by_name) {
     struct tokens tokens;
     struct loader loader;
@@ -270,7 +309,7 @@ Test(checkpoint, of_another_optimizer_are_refused_by_name) {
     char *notes = load_noting(&muon, path);
     cr_expect(strstr(notes, "optimizer.name: \"adamw\" in the checkpoint, now \"muon\""), "%s",
               notes);
-    expect_same_masters(&adamw.trainer.gpt, &muon.trainer.gpt);
+    expect_same_masters(&adamw.trainer.model, &muon.trainer.model);
     cr_expect_eq(muon.trainer.state.step, 3);
     cr_expect_eq(muon.trainer.state.scaler.updates, 0);
     train(&muon, &loader, 1);
@@ -283,7 +322,7 @@ Test(checkpoint, of_another_optimizer_are_refused_by_name) {
 
 /* Returns all values of a moment in fp32, to be freed. */
 static float *moment_values(const struct subject *subject, int moment) {
-    int64_t count = subject->trainer.gpt.count;
+    int64_t count = subject->trainer.model.count;
     float *stored = calloc((size_t)count, sizeof *stored);
     float *values = calloc((size_t)count, sizeof *values);
     enum dtype dtype = subject->precision.moments;
@@ -296,9 +335,9 @@ static float *moment_values(const struct subject *subject, int moment) {
 
 /* Rounds the values of a moment as the optimizer of a subject stores them. */
 static void round_moment(float *values, const struct subject *subject, int moment) {
-    const struct gpt *gpt = &subject->trainer.gpt;
-    for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
-        const struct parameter *p = &gpt->list[i];
+    const struct model *model = &subject->trainer.model;
+    for (ptrdiff_t i = 0; i < arrlen(model->list); i++) {
+        const struct parameter *p = &model->list[i];
         float *at = values + p->offset;
         int64_t count = parameter_count(p);
         if (update_rule_in_8bit(&subject->config, p)) {
@@ -320,10 +359,10 @@ static void resume_moments(enum config_moments from, enum config_moments to) {
     size_t size;
     subject_open_moments(&saved, from);
     subject_open_moments(&loaded, to);
-    int64_t count = saved.trainer.gpt.count;
+    int64_t count = saved.trainer.model.count;
     float *given = calloc((size_t)count, sizeof *given);
-    for (ptrdiff_t i = 0; i < arrlen(saved.trainer.gpt.list); i++) {
-        const struct parameter *p = &saved.trainer.gpt.list[i];
+    for (ptrdiff_t i = 0; i < arrlen(saved.trainer.model.list); i++) {
+        const struct parameter *p = &saved.trainer.model.list[i];
         for (int64_t k = 0; k < parameter_count(p); k++)
             given[p->offset + k] =
                 fabsf((float)random_normal(3, 0, (uint64_t)(p->offset + k))) + 1e-3f;
@@ -386,7 +425,7 @@ Test(checkpoint, resumes_in_another_precision) {
             cr_expect_eq(scaler->skipped_in_row, 0);
             cr_expect_eq(scaler->updates, 2, "Adam's t goes on");
             cr_expect_eq(scaler->skipped, 3);
-            expect_same_masters(&saved.trainer.gpt, &loaded.trainer.gpt);
+            expect_same_masters(&saved.trainer.model, &loaded.trainer.model);
             free(notes);
             subject_close(&saved);
             subject_close(&loaded);
@@ -401,21 +440,15 @@ Test(checkpoint, notes_say_which_settings_changed) {
 
     subject_config(&loaded.config, CONFIG_PRECISION_FP32);
     loaded.config.optimizer.lr = 0.125;
-    loaded.config.model.window = 9;
-    loaded.config.model.window_pattern = 2;
+    loaded.config.model.dropout = 0.25;
     loaded.config.nvfp4.hadamard = false;
-    loaded.config.mx.scales = CONFIG_SCALES_FLOOR;
-    loaded.config.ranks.gradients = CONFIG_DTYPE_LOWER;
     loaded.config.weights.copy = CONFIG_COPY_KEPT;
     subject_open(&loaded);
     char *notes = load_noting(&loaded, path);
     expect_text(notes, "optimizer.lr: ");
     expect_text(notes, "now 0.125\n");
-    expect_text(notes, "model.window: 0 in the checkpoint, now 9\n");
-    expect_text(notes, "model.window_pattern: 0 in the checkpoint, now 2\n");
-    expect_text(notes, "nvfp4.hadamard: true in the checkpoint, now false\n");
-    expect_text(notes, "mx.scales: \"up\" in the checkpoint, now \"floor\"\n");
-    expect_text(notes, "ranks.gradients: \"float32\" in the checkpoint, now \"lower\"\n");
+    expect_text(notes, "model.dropout: 0 in the checkpoint, now 0.25\n");
+    cr_expect_null(strstr(notes, "nvfp4"), "it is unused: %s", notes);
     cr_expect_null(strstr(notes, "weights.copy"), "results stay the same: %s", notes);
     cr_expect_null(strstr(notes, "data"), "the data did not change: %s", notes);
     free(notes);
@@ -438,22 +471,23 @@ Test(checkpoint, notes_say_which_settings_changed) {
     subject_close(&loaded);
 }
 
-/* Loading a checkpoint of the tiny model must fail with these parts in the message, and change
- * nothing. */
-static void expect_refused(const struct config *config, const char *first, const char *second,
-                           const char *third) {
+/* Resuming a checkpoint of the tiny model must fail with the key in the message, loading its
+ * weights with these parts, and change nothing. */
+static void expect_refused(const struct config *config, const char *key, const char *first,
+                           const char *second, const char *third) {
     struct subject subject = {.config = *config};
     subject_open(&subject);
-    float *before = masters_values(&subject.trainer.gpt);
+    float *before = masters_values(&subject.trainer.model);
     error.text[0] = '\0';
     cr_expect_eq(checkpoint_load(&subject.trainer, path, stderr, &error), -1, "loaded: %s", first);
+    expect_text(error.text, key);
+    cr_expect_eq(checkpoint_load_weights(&subject.trainer.model, &subject.config, path, &error),
+                 -1);
     expect_text(error.text, first);
     expect_text(error.text, second);
     expect_text(error.text, third);
-    cr_expect_eq(checkpoint_load_weights(&subject.trainer.gpt, &subject.config, path, &error), -1);
-    expect_text(error.text, first);
-    float *after = masters_values(&subject.trainer.gpt);
-    cr_expect_eq(memcmp(before, after, (size_t)subject.trainer.gpt.count * sizeof *after), 0);
+    float *after = masters_values(&subject.trainer.model);
+    cr_expect_eq(memcmp(before, after, (size_t)subject.trainer.model.count * sizeof *after), 0);
     free(after);
     cr_expect_eq(subject.trainer.state.step, 0);
     free(before);
@@ -480,7 +514,7 @@ Test(checkpoint, shapes_that_do_not_fit_are_named) {
     for (size_t i = 0; i < COUNT(cases); i++) {
         struct config config = saved.config;
         config_set(&config, config_option_of(cases[i].key), cases[i].value);
-        expect_refused(&config, cases[i].first, cases[i].second, cases[i].third);
+        expect_refused(&config, cases[i].key, cases[i].first, cases[i].second, cases[i].third);
     }
     subject_close(&saved);
 }

@@ -77,25 +77,31 @@ Test(checkpoint_damage, of_the_optimizer_does_not_keep_weights_from_being_read) 
     subject_open_saved(&subject, CONFIG_PRECISION_FP32, 5, path);
     cr_assert_eq(truncate(file_of("optimizer.safetensors"), 9), 0);
     expect_damaged("optimizer.safetensors", "it has 9 bytes");
-    cr_expect_eq(checkpoint_locate(found, folder, CHECKPOINT_WHOLE, stderr, &error), -1);
-    cr_expect_eq(checkpoint_locate(found, path, CHECKPOINT_WHOLE, stderr, &error), -1);
+    cr_expect_eq(
+        checkpoint_locate(found, folder, CHECKPOINT_WHOLE, CHECKPOINT_KEPT, stderr, &error), -1);
+    cr_expect_eq(checkpoint_locate(found, path, CHECKPOINT_WHOLE, CHECKPOINT_KEPT, stderr, &error),
+                 -1);
     cr_assert_eq(unlink(file_of("optimizer.safetensors")), 0);
     const char *const places[] = {folder, path};
     for (int i = 0; i < 2; i++) {
-        cr_expect_eq(checkpoint_locate(found, places[i], CHECKPOINT_WEIGHTS, stderr, &error), 0,
-                     "%s", error.text);
+        cr_expect_eq(checkpoint_locate(found, places[i], CHECKPOINT_WEIGHTS, CHECKPOINT_KEPT,
+                                       stderr, &error),
+                     0, "%s", error.text);
         cr_expect_str_eq(found, path);
     }
-    cr_expect_eq(checkpoint_load_weights(&subject.trainer.gpt, &subject.config, found, &error), 0,
+    cr_expect_eq(checkpoint_load_weights(&subject.trainer.model, &subject.config, found, &error), 0,
                  "%s", error.text);
     int file = open(file_of("model.safetensors"), O_RDWR);
     cr_assert_geq(file, 0);
     flip(file, lseek(file, 0, SEEK_END) - 1);
     close(file);
     for (int i = 0; i < 2; i++)
-        cr_expect_eq(checkpoint_locate(found, places[i], CHECKPOINT_WEIGHTS, stderr, &error), -1);
+        cr_expect_eq(checkpoint_locate(found, places[i], CHECKPOINT_WEIGHTS, CHECKPOINT_KEPT,
+                                       stderr, &error),
+                     -1);
     strcpy(subject.config.model.init_from, path);
-    cr_expect_eq(checkpoint_load_initial(&subject.trainer.gpt, &subject.config, &error), -1);
+    cr_expect_eq(checkpoint_load_initial(&subject.trainer.model, &subject.config, NULL, &error),
+                 -1);
     expect_text(error.text, "model.safetensors: it is damaged");
     subject_close(&subject);
 }

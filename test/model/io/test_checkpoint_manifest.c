@@ -95,15 +95,16 @@ static void put_behind(const char *after, const char *more) {
 Test(checkpoint_manifest, removed_keys_are_skipped_whatever_their_value) {
     struct subject subject;
     struct config config;
-    char notes[1024];
+    struct notes notes;
     subject_open_saved(&subject, CONFIG_PRECISION_FP32, 7, path);
     put_behind("\"log\": {", "\"csv\": true, \"tensorboard\": false, ");
     put_behind("\"precision_switch\": {", "\"forward_only\": true, ");
     SUCCEEDS(checkpoint_config(&config, path, &error));
-    config_resolve_notes(&config, notes, sizeof notes);
-    expect_text(notes, "log.csv was set by an earlier version");
-    expect_text(notes, "precision_switch.forward_only was set");
-    cr_expect_null(strstr(notes, "tensorboard"), "it changed nothing: %s", notes);
+    config_resolve_notes(&config, notes_open(&notes));
+    notes_close(&notes);
+    expect_text(notes.text, "log.csv was set by an earlier version");
+    expect_text(notes.text, "precision_switch.forward_only was set");
+    cr_expect_null(strstr(notes.text, "tensorboard"), "it changed nothing: %s", notes.text);
     SUCCEEDS(checkpoint_load(&subject.trainer, path, stderr, &error));
     subject_close(&subject);
 }

@@ -9,12 +9,12 @@
 
 TestSuite(checkpoint_match, .init = make_folder, .fini = remove_folder);
 
-static void expect_values(struct gpt *gpt) {
-    float *values = masters_values(gpt);
-    for (ptrdiff_t p = 0; p < arrlen(gpt->list); p++) {
-        const struct tensor lower = masters_read_tensor(&gpt->masters, &gpt->list[p]);
-        for (int64_t k = 0; k < parameter_count(&gpt->list[p]); k++) {
-            float value = values[gpt->list[p].offset + k];
+static void expect_values(struct model *model) {
+    float *values = masters_values(model);
+    for (ptrdiff_t p = 0; p < arrlen(model->list); p++) {
+        const struct tensor lower = masters_read_tensor(&model->masters, &model->list[p]);
+        for (int64_t k = 0; k < parameter_count(&model->list[p]); k++) {
+            float value = values[model->list[p].offset + k];
             cr_assert_eq(value, value_of(p, k));
             if (lower.dtype == DTYPE_BF16)
                 cr_assert_eq(((uint16_t *)lower.data)[k], bf16_from_master(value));
@@ -45,12 +45,12 @@ Test(checkpoint_match, weights_of_others_are_read) {
     for (size_t i = 0; i < COUNT(well); i++) {
         struct subject subject;
         subject_open_tiny(&subject, CONFIG_PRECISION_BF16);
-        struct gpt *gpt = &subject.trainer.gpt;
+        struct model *model = &subject.trainer.model;
         unlink(in_folder("model.safetensors"));
-        put_weights(gpt->list, &well[i]);
-        cr_assert_eq(checkpoint_load_weights(gpt, NULL, folder, &error), 0, "%zu: %s", i,
+        put_weights(model->list, &well[i]);
+        cr_assert_eq(checkpoint_load_weights(model, NULL, folder, &error), 0, "%zu: %s", i,
                      error.text);
-        expect_values(gpt);
+        expect_values(model);
         subject_close(&subject);
     }
 }
@@ -71,17 +71,17 @@ Test(checkpoint_match, the_text_of_a_model_with_images_is_read) {
         subject_config(&subject.config, CONFIG_PRECISION_FP32);
         set_family(&subject.config, 7);
         subject_open(&subject);
-        struct gpt *gpt = &subject.trainer.gpt;
+        struct model *model = &subject.trainer.model;
         struct parameter *list = NULL;
-        for (ptrdiff_t k = 0; k < arrlen(gpt->list); k++) arrput(list, gpt->list[k]);
+        for (ptrdiff_t k = 0; k < arrlen(model->list); k++) arrput(list, model->list[k]);
         for (ptrdiff_t k = 0; i == 1 && k < arrlen(list); k++) /* model.language_model.layers. */
             memmove(list[k].name, list[k].name + 6, strlen(list[k].name + 6) + 1);
         struct foreign_format put = format;
         if (i == 1) put.prefix = "model.language_model.";
         put_weights(list, &put);
-        int status = checkpoint_load_weights(gpt, NULL, folder, &error);
+        int status = checkpoint_load_weights(model, NULL, folder, &error);
         cr_expect_eq(status, i >= 2 ? -1 : 0, "%s: %s", extras[i], status ? error.text : "");
-        if (status == 0) expect_values(gpt);
+        if (status == 0) expect_values(model);
         arrfree(list);
         subject_close(&subject);
     }
@@ -93,8 +93,8 @@ Test(checkpoint_match, nan_and_infinities_pass) {
         struct subject subject;
         struct safetensors_writer writer;
         subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
-        struct gpt *gpt = &subject.trainer.gpt;
-        struct saved_tensor *tensors = saved_weights(gpt->list, false);
+        struct model *model = &subject.trainer.model;
+        struct saved_tensor *tensors = saved_weights(model->list, false);
         struct safetensors_entry *entries = saved_entries(tensors, wide ? DTYPE_F32 : DTYPE_BF16);
         SUCCEEDS(safetensors_write_begin(&writer, in_folder("model.safetensors"), entries,
                                          (int)arrlen(entries), &error));
@@ -105,12 +105,12 @@ Test(checkpoint_match, nan_and_infinities_pass) {
         }
         uint64_t next = 0;
         SUCCEEDS(safetensors_write_end(&writer, &error));
-        SUCCEEDS(checkpoint_load_weights(gpt, NULL, folder, &error));
-        float *values = masters_values(gpt);
-        for (ptrdiff_t p = 0; p < arrlen(gpt->list); p++) {
-            for (int64_t k = 0; k < parameter_count(&gpt->list[p]); k++) {
+        SUCCEEDS(checkpoint_load_weights(model, NULL, folder, &error));
+        float *values = masters_values(model);
+        for (ptrdiff_t p = 0; p < arrlen(model->list); p++) {
+            for (int64_t k = 0; k < parameter_count(&model->list[p]); k++) {
                 uint32_t bits = (uint32_t)random_bits(5, 0, next++), got;
-                memcpy(&got, &values[gpt->list[p].offset + k], sizeof got);
+                memcpy(&got, &values[model->list[p].offset + k], sizeof got);
                 cr_assert_eq(got, wide ? bits : bits << 16);
             }
         }
@@ -122,14 +122,14 @@ Test(checkpoint_match, nan_and_infinities_pass) {
 }
 
 /* Loading must fail with these parts in the message, and change nothing. */
-static void expect_refused(struct gpt *gpt, const char *reason, const char *file) {
+static void expect_refused(struct model *model, const char *reason, const char *file) {
     error.text[0] = '\0';
-    float *before = masters_values(gpt);
-    cr_expect_eq(checkpoint_load_weights(gpt, NULL, folder, &error), -1, "loaded: %s", reason);
+    float *before = masters_values(model);
+    cr_expect_eq(checkpoint_load_weights(model, NULL, folder, &error), -1, "loaded: %s", reason);
     expect_text(error.text, reason);
     expect_text(error.text, in_folder("%s", file));
-    float *after = masters_values(gpt);
-    cr_expect_eq(memcmp(before, after, (size_t)gpt->count * sizeof *after), 0,
+    float *after = masters_values(model);
+    cr_expect_eq(memcmp(before, after, (size_t)model->count * sizeof *after), 0,
                  "%s: weights changed", reason);
     free(before);
     free(after);
@@ -158,12 +158,12 @@ Test(checkpoint_match, weights_of_other_models_are_refused) {
     };
     struct subject subject;
     subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
-    struct gpt *gpt = &subject.trainer.gpt;
+    struct model *model = &subject.trainer.model;
     for (size_t i = 0; i < COUNT(cases); i++) {
         struct foreign_format format = cases[i].format;
         format.dtype = i % 2 ? SAFETENSORS_F16 : SAFETENSORS_F32;
-        put_weights(gpt->list, &format);
-        expect_refused(gpt, cases[i].reason, "model.safetensors");
+        put_weights(model->list, &format);
+        expect_refused(model, cases[i].reason, "model.safetensors");
     }
     subject_close(&subject);
 }
@@ -201,54 +201,65 @@ Test(checkpoint_match, shards_that_do_not_fit_are_named) {
     };
     struct subject subject;
     subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
-    struct gpt *gpt = &subject.trainer.gpt;
+    struct model *model = &subject.trainer.model;
     for (size_t i = 0; i < COUNT(cases); i++) {
         struct foreign_format format = cases[i].format;
         format.dtype = SAFETENSORS_BF16;
         format.prefix = "";
         format.shards = 3;
-        put_weights(gpt->list, &format);
-        expect_refused(gpt, cases[i].reason, cases[i].file);
+        put_weights(model->list, &format);
+        expect_refused(model, cases[i].reason, cases[i].file);
     }
     subject_close(&subject);
 }
 
 /* A message about a shape names the keys of the dimension that differs. */
 Test(checkpoint_match, a_wrong_dimension_names_its_keys) {
+    static const char heads[] = "model.n_head or model.head_dim",
+                      kv_heads[] = "model.n_kv_head or model.head_dim";
     static const struct {
-        const char *name, *kind, *rows_of, *rows, *columns;
-        bool adapter;
+        int family; /* GPT-2, Llama, Qwen2 or Qwen3 */
+        const char *name, *rows, *columns;
     } cases[] = {
-        {"h.0.mlp.c_fc.weight", "mlp.c_fc.weight", "model.n_embd", "model.n_embd", "model.n_inner",
-         false},
-        {"h.0.mlp.c_proj.weight", "mlp.c_proj.weight", "model.n_embd", "model.n_inner",
-         "model.n_embd", false},
-        {"model.layers.0.mlp.up_proj.weight", "mlp.up_proj.weight", "model.n_embd", "model.n_inner",
-         "model.n_embd", false},
-        {"model.layers.0.mlp.down_proj.weight", "mlp.down_proj.weight", "model.n_embd",
-         "model.n_embd", "model.n_inner", false},
-        {"model.layers.0.self_attn.k_proj.weight", "self_attn.k_proj.weight", "model.n_embd",
-         "model.n_kv_head or model.head_dim", "model.n_embd", false},
-        {"model.layers.0.self_attn.o_proj.weight", "self_attn.o_proj.weight", "model.n_embd",
-         "model.n_embd", "model.n_head or model.head_dim", false},
-        {"model.embed_tokens.weight", "model.embed_tokens.weight", "model.vocab_size",
-         "model.vocab_size", "model.n_embd", false},
-        {"h.0.mlp.c_fc.lora_A.weight", "mlp.c_fc.lora_A.weight", "adapter.rank", "adapter.rank",
-         "model.n_embd", true},
-        {"h.0.mlp.c_fc.lora_B.weight", "mlp.c_fc.lora_B.weight", "model.n_embd", "model.n_inner",
-         "adapter.rank", true},
+        {0, "h.0.attn.c_attn.weight", "model.n_embd", "model.n_embd"},
+        {0, "h.0.attn.c_proj.weight", "model.n_embd", "model.n_embd"},
+        {0, "h.0.mlp.c_fc.weight", "model.n_embd", "model.n_inner"},
+        {0, "h.0.mlp.c_proj.weight", "model.n_inner", "model.n_embd"},
+        {0, "h.0.mlp.c_fc.bias", "model.n_inner", "model.n_inner"},
+        {0, "wpe.weight", "model.n_positions", "model.n_embd"},
+        {0, "h.0.mlp.c_fc.lora_A.weight", "adapter.rank", "model.n_embd"},
+        {0, "h.0.mlp.c_fc.lora_B.weight", "model.n_inner", "adapter.rank"},
+        {0, "h.0.mlp.c_proj.lora_A.weight", "adapter.rank", "model.n_inner"},
+        {1, "model.layers.0.mlp.up_proj.weight", "model.n_inner", "model.n_embd"},
+        {1, "model.layers.0.mlp.down_proj.weight", "model.n_embd", "model.n_inner"},
+        {1, "model.layers.0.self_attn.q_proj.weight", heads, "model.n_embd"},
+        {1, "model.layers.0.self_attn.k_proj.weight", kv_heads, "model.n_embd"},
+        {1, "model.layers.0.self_attn.o_proj.weight", "model.n_embd", heads},
+        {1, "model.layers.0.self_attn.v_proj.lora_B.weight", kv_heads, "adapter.rank"},
+        {1, "model.layers.0.self_attn.o_proj.lora_A.weight", "adapter.rank", heads},
+        {1, "model.embed_tokens.weight", "model.vocab_size", "model.n_embd"},
+        {1, "lm_head.weight", "model.vocab_size", "model.n_embd"},
+        {2, "model.layers.0.self_attn.k_proj.bias", kv_heads, kv_heads},
+        {5, "model.layers.0.self_attn.q_norm.weight", "model.head_dim", "model.head_dim"},
+        {5, "model.norm.weight", "model.n_embd", "model.n_embd"},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
-        struct parameter parameter = {.kind = cases[i].kind,
-                                      .adapter = cases[i].adapter,
-                                      .extent = {8, 6, 8, cases[i].rows_of}};
-        snprintf(parameter.name, sizeof parameter.name, "%s", cases[i].name);
-        struct safetensors_entry entry = {.rank = 2, .shape = {9, 6}};
-        cr_expect_str_eq(tensor_key_of_shape(&parameter, &entry), cases[i].rows, "%s",
-                         cases[i].name);
-        entry.shape[0] = 8, entry.shape[1] = 7;
-        cr_expect_str_eq(tensor_key_of_shape(&parameter, &entry), cases[i].columns, "%s",
-                         cases[i].name);
+        struct config config;
+        int64_t count;
+        config_defaults(&config);
+        set_family(&config, cases[i].family);
+        config.adapter.type = CONFIG_ADAPTER_LORA;
+        struct model_shape shape = config_shape(&config);
+        struct parameter *list = parameter_list(&shape, &count);
+        const struct parameter *p = list;
+        while (p < list + arrlen(list) && strcmp(p->name, cases[i].name) != 0) p++;
+        cr_assert(p < list + arrlen(list), "%s", cases[i].name);
+        const uint64_t rows = (uint64_t)p->extent.rows, columns = (uint64_t)p->extent.columns;
+        struct safetensors_entry entry = {.rank = 2, .shape = {rows + 1, columns}};
+        cr_expect_str_eq(tensor_key_of_shape(p, &entry), cases[i].rows, "%s", cases[i].name);
+        entry.shape[0] = rows, entry.shape[1] = columns + 1;
+        cr_expect_str_eq(tensor_key_of_shape(p, &entry), cases[i].columns, "%s", cases[i].name);
+        arrfree(list);
     }
 }
 
@@ -256,7 +267,8 @@ Test(checkpoint_match, a_wrong_dimension_names_its_keys) {
 Test(checkpoint_match, an_adapter_of_other_names_is_named) {
     static const struct parameter parameter = {
         .name = "model.layers.0.self_attn.q_proj.lora_A.weight", .adapter = true};
-    struct saved_tensor wanted = {&parameter, SAVED_WEIGHT, "base_model.model."};
+    struct saved_tensor wanted = {
+        .parameter = &parameter, .moment = SAVED_WEIGHT, .name = "base_model.model."};
     strcat(wanted.name, parameter.name);
     static const struct {
         const char *name, *reason;
@@ -281,8 +293,8 @@ Test(checkpoint_match, other_dtypes_are_refused) {
     struct subject subject;
     struct safetensors_writer writer;
     subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
-    struct gpt *gpt = &subject.trainer.gpt;
-    struct saved_tensor *tensors = saved_weights(gpt->list, false);
+    struct model *model = &subject.trainer.model;
+    struct saved_tensor *tensors = saved_weights(model->list, false);
     struct safetensors_entry *entries = saved_entries(tensors, DTYPE_F32);
     entries[3].dtype = SAFETENSORS_I32;
     SUCCEEDS(safetensors_write_begin(&writer, in_folder("model.safetensors"), entries,
@@ -293,7 +305,7 @@ Test(checkpoint_match, other_dtypes_are_refused) {
     char reason[200];
     snprintf(reason, sizeof reason, "tensor %s is I32, but only F32, F16 and BF16",
              entries[3].name);
-    expect_refused(gpt, reason, "model.safetensors");
+    expect_refused(model, reason, "model.safetensors");
     free(zeros);
     arrfree(entries);
     arrfree(tensors);
@@ -341,18 +353,18 @@ Test(checkpoint_match, cut_shards_are_refused) {
         .dtype = SAFETENSORS_F16, .prefix = "transformer.", .shards = 2};
     struct subject subject;
     subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
-    struct gpt *gpt = &subject.trainer.gpt;
-    put_weights(gpt->list, &sharded);
+    struct model *model = &subject.trainer.model;
+    put_weights(model->list, &sharded);
     const char *name = shard_name(&sharded, 1);
     char *bytes;
     size_t size;
     SUCCEEDS(file_read_all(&bytes, &size, in_folder("%s", name), 1 << 24, &error));
     free(bytes);
-    static const char *const reasons[] = {"too few", "cut short", "cut short", "ends at byte"};
+    static const char *const reasons[] = {"too short", "cut short", "cut short", "ends at byte"};
     const size_t sizes[] = {0, 100, size / 2, size - 1};
     for (size_t i = COUNT(sizes); i-- > 0;) {
         cr_assert_eq(truncate(in_folder("%s", name), (off_t)sizes[i]), 0);
-        expect_refused(gpt, reasons[i], name);
+        expect_refused(model, reasons[i], name);
     }
     subject_close(&subject);
 }

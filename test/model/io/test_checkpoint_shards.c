@@ -47,8 +47,8 @@ Test(checkpoint_shards, large_ones_are_in_several_files) {
         expect_same(&saved, &loaded);
         subject_close(&loaded);
         open_sharded(&loaded, family);
-        SUCCEEDS(checkpoint_load_weights(&loaded.trainer.gpt, &loaded.config, path, &error));
-        expect_same_masters(&saved.trainer.gpt, &loaded.trainer.gpt);
+        SUCCEEDS(checkpoint_load_weights(&loaded.trainer.model, &loaded.config, path, &error));
+        expect_same_masters(&saved.trainer.model, &loaded.trainer.model);
         subject_close(&saved);
         subject_close(&loaded);
     }

@@ -1,6 +1,6 @@
 #include "data/util/files.h"
 #include "model/config/config_keys.h"
-#include "model/core/gpt_initialize.h"
+#include "model/core/model_initialize.h"
 #include "test/model/io/checkpoint_fixture.h"
 
 #include <math.h>
@@ -58,7 +58,7 @@ static struct parameter *put_model(const struct foreign_format *format) {
     fclose(out);
     put_text("config.json", text);
     free(text);
-    struct gpt_shape shape = config_shape(&config);
+    struct model_shape shape = config_shape(&config);
     struct parameter *list = parameter_list(&shape, &count);
     put_weights(list, format);
     return list;
@@ -200,12 +200,12 @@ Test(export, keeps_or_rounds_every_bit) {
     char path[FILE_PATH_MAX];
     subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
     subject_fill(&subject, 3);
-    struct gpt *gpt = &subject.trainer.gpt;
-    float *masters = masters_values(gpt);
-    for (int64_t i = 0; i < gpt->count; i++)
+    struct model *model = &subject.trainer.model;
+    float *masters = masters_values(model);
+    for (int64_t i = 0; i < model->count; i++)
         if (isfinite(masters[i]) && fabsf(masters[i]) >= 0x1p15f)
             masters[i] = ldexpf(masters[i], -130);
-    masters_put(gpt, masters);
+    masters_put(model, masters);
     SUCCEEDS(checkpoint_save(&subject.trainer, folder, path, &error));
     for (int i = 1; i < 3; i++) {
         struct safetensors file;
@@ -219,9 +219,9 @@ Test(export, keeps_or_rounds_every_bit) {
         expect_same_file(in_folder("%s/config.json", first), in_folder("%s/config.json", back));
         SUCCEEDS(safetensors_open(&file, in_folder("%s/model.safetensors", first), &error));
         for (int t = 0; t < file.count; t++) {
-            size_t count = (size_t)parameter_count(&gpt->list[t]);
+            size_t count = (size_t)parameter_count(&model->list[t]);
             uint16_t *wanted = malloc(count * sizeof *wanted);
-            dtype_store(wanted, dtypes[i], 0, masters + gpt->list[t].offset, count);
+            dtype_store(wanted, dtypes[i], 0, masters + model->list[t].offset, count);
             cr_assert_eq(file.entries[t].bytes, 2 * count);
             cr_expect(safetensors_holds(&file, &file.entries[t], wanted), "%s",
                       file.entries[t].name);
@@ -258,17 +258,18 @@ Test(export, keeps_the_bits_of_16_bit) {
 }
 
 static void set_weight(struct subject *subject, const char *name, size_t at, float value) {
-    struct gpt *gpt = &subject->trainer.gpt;
-    for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++)
-        if (strcmp(gpt->list[i].name, name) == 0)
-            masters_upload(&gpt->masters, gpt->be, &value, gpt->list[i].offset + (int64_t)at, 1);
+    struct model *model = &subject->trainer.model;
+    for (ptrdiff_t i = 0; i < arrlen(model->list); i++)
+        if (strcmp(model->list[i].name, name) == 0)
+            masters_upload(&model->masters, model->be, &value, model->list[i].offset + (int64_t)at,
+                           1);
 }
 
 Test(export, values_too_large_are_named) {
     struct subject subject;
     char path[FILE_PATH_MAX];
     subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
-    gpt_initialize(&subject.trainer.gpt, 1);
+    model_initialize(&subject.trainer.model, 1);
     set_weight(&subject, "h.1.mlp.c_fc.bias", 3, 65519.996f); /* rounds down to 65504 */
     set_weight(&subject, "h.1.mlp.c_fc.bias", 4, INFINITY);
     SUCCEEDS(checkpoint_save(&subject.trainer, folder, path, &error));
@@ -477,4 +478,17 @@ Test(export, a_kill_between_the_files_leaves_no_half_export, .timeout = 120) {
     expect_no_half_export(2e-5, "config.json generation_config.json merges.txt "
                                 "model-00001-of-00003.safetensors model-00002-of-00003.safetensors "
                                 "model-00003-of-00003.safetensors model.safetensors.index.json ");
+}
+
+Test(export, a_file_is_no_folder_of_a_model) {
+    static const struct export_options fp32 = {.dtype = DTYPE_F32};
+    char from[FILE_PATH_MAX];
+    put_text("a.gguf", "GGUF");
+    put_text("model.safetensors", "");
+    snprintf(from, sizeof from, "%s", in_folder("a.gguf"));
+    cr_expect_eq(export_model(in_folder("out"), from, &fp32, &error), -1);
+    expect_text(error.text, "a.gguf is a GGUF file, which cannot be read");
+    snprintf(from, sizeof from, "%s", in_folder("model.safetensors"));
+    cr_expect_eq(export_model(in_folder("out"), from, &fp32, &error), -1);
+    expect_text(error.text, "model.safetensors is a file, but a model is a folder");
 }

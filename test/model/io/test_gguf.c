@@ -18,117 +18,6 @@
 
 TestSuite(gguf, .init = make_folder, .fini = remove_folder);
 
-/* ---- the container and its types */
-
-Test(gguf, the_file_holds_pairs_and_tensors) {
-    struct gguf_writer writer = {0};
-    struct read_gguf file;
-    gguf_put_number(&writer, "a", GGUF_UINT32, 0xfedcba98);
-    gguf_put_number(&writer, "b.c", GGUF_FLOAT32, -0.1);
-    gguf_put_number(&writer, "yes", GGUF_BOOL, true);
-    gguf_put_number(&writer, "no", GGUF_BOOL, false);
-    gguf_put_string(&writer, "empty", "");
-    gguf_put_string(&writer, "text", "na\xc3\xafve");
-    gguf_put_array(&writer, "texts", GGUF_STRING, 2);
-    gguf_add_text(&writer, "x\0y", 3);
-    gguf_add_text(&writer, "", 0);
-    gguf_put_array(&writer, "floats", GGUF_FLOAT32, 2);
-    gguf_add_number(&writer, GGUF_FLOAT32, 0.5);
-    gguf_add_number(&writer, GGUF_FLOAT32, -2);
-    gguf_put_array(&writer, "whole", GGUF_INT32, 1);
-    gguf_add_number(&writer, GGUF_INT32, -7);
-    gguf_add_tensor(&writer, "vector", GGUF_F32, 0, 3);
-    gguf_add_tensor(&writer, "matrix", GGUF_Q8_0, 2, 64);
-    SUCCEEDS(gguf_write_begin(&writer, in_folder("file"), &error));
-    SUCCEEDS(gguf_write_data(&writer, "abcdefghijkl", 12, &error));
-    SUCCEEDS(gguf_write_end_tensor(&writer, &error));
-    for (int i = 0; i < 4; i++) {
-        char block[34];
-        memset(block, 'A' + i, sizeof block);
-        SUCCEEDS(gguf_write_data(&writer, block, sizeof block, &error));
-    }
-    SUCCEEDS(gguf_write_end_tensor(&writer, &error));
-    cr_expect_not(file_exists(in_folder("file")), "before it is complete");
-    SUCCEEDS(gguf_write_end(&writer, &error));
-    gguf_writer_close(&writer);
-
-    read_gguf(&file, in_folder("file"));
-    cr_expect_eq(file.pair_count, 9u);
-    expect_uint32(&file, "a", 0xfedcba98);
-    expect_float32(&file, "b.c", -0.1f);
-    expect_bool(&file, "yes", true);
-    expect_bool(&file, "no", false);
-    expect_string(&file, "empty", "");
-    expect_string(&file, "text", "na\xc3\xafve");
-    cr_expect_eq(string_item(&file, "texts", 0).size, 3u);
-    expect_item(&file, "texts", 1, "");
-    cr_expect_eq(word_item(&file, "floats", 6, 1), 0xc0000000);
-    cr_expect_eq(word_item(&file, "whole", 5, 0), (uint32_t)-7);
-    cr_expect_eq(file.info_count, 2u);
-    cr_expect_eq(file.infos[0].dimensions, 1u);
-    cr_expect_eq(file.infos[0].shape[0], 3u);
-    cr_expect_eq(memcmp(file.infos[0].data, "abcdefghijkl", 12), 0);
-    const struct read_info *matrix = find_info(&file, "matrix");
-    cr_expect(matrix->dimensions == 2 && matrix->shape[0] == 64 && matrix->shape[1] == 2);
-    cr_expect(matrix->data[0] == 'A' && matrix->data[4 * 34 - 1] == 'D');
-    free(file.bytes);
-}
-
-Test(gguf, an_unfinished_file_is_removed) {
-    struct gguf_writer writer = {0};
-    gguf_add_tensor(&writer, "vector", GGUF_F32, 0, 3);
-    SUCCEEDS(gguf_write_begin(&writer, in_folder("file"), &error));
-    cr_expect_str_eq(names_in(""), "file.tmp ");
-    gguf_writer_close(&writer);
-    cr_expect_str_eq(names_in(""), "");
-}
-
-/* Every block of test/golden/gguf.safetensors. */
-Test(gguf, blocks_have_the_bits_of_gguf) {
-    static const struct {
-        const char *name;
-        enum gguf_type type;
-    } types[] = {{"Q8_0", GGUF_Q8_0}, {"Q4_0", GGUF_Q4_0}};
-    struct safetensors file;
-    SUCCEEDS(safetensors_open(&file, "test/golden/gguf.safetensors", &error));
-    const struct safetensors_entry *entry = safetensors_find(&file, "values");
-    float *values = safetensors_data(&file, entry);
-    const int64_t rows = (int64_t)entry->shape[0];
-    cr_assert(rows > 50 && entry->shape[1] == 32);
-    for (int i = 0; i < 2; i++) {
-        const size_t bytes = gguf_types[types[i].type].block_bytes;
-        uint8_t row[2 * 34],
-            *codes = safetensors_data(&file, safetensors_find(&file, types[i].name));
-        for (int64_t r = 0; r + 1 < rows; r++) {
-            cr_assert_eq(gguf_store(row, types[i].type, values + 32 * r, 64), -1);
-            cr_expect_eq(memcmp(row, codes + bytes * (size_t)r, 2 * bytes), 0, "%s, rows from %d",
-                         types[i].name, (int)r);
-        }
-        free(codes);
-    }
-    free(values);
-    safetensors_close(&file);
-}
-
-Test(gguf, values_that_a_type_lacks_are_found) {
-    static const struct {
-        float value;
-        bool fits[GGUF_TYPE_COUNT]; /* f32, f16, bf16, q8_0, q4_0 */
-    } cases[] = {
-        {65504, {true, true, true, true, true}},       {-65520, {true, false, true, true, true}},
-        {-600000, {true, false, true, true, false}},   {9e6f, {true, false, true, false, false}},
-        {3.4e38f, {true, false, false, false, false}}, {INFINITY, {true, true, true, false, false}},
-        {NAN, {true, true, true, false, false}},       {1e-44f, {true, true, true, true, true}},
-    };
-    for (size_t i = 0; i < COUNT(cases); i++)
-        for (enum gguf_type type = 0; type < GGUF_TYPE_COUNT; type++) {
-            float row[64] = {1, 2, [40] = cases[i].value};
-            uint8_t stored[sizeof row];
-            cr_expect_eq(gguf_store(stored, type, row, 64), cases[i].fits[type] ? -1 : 40,
-                         "%g as %s", (double)cases[i].value, gguf_types[type].name);
-        }
-}
-
 /* ---- models */
 
 static struct config config;
@@ -146,7 +35,7 @@ static struct parameter *put_model(void) {
     fclose(out);
     put_text("config.json", text);
     free(text);
-    struct gpt_shape shape = config_shape(&config);
+    struct model_shape shape = config_shape(&config);
     struct parameter *list = parameter_list(&shape, &count);
     put_weights(list, &plain);
     return list;
@@ -257,6 +146,26 @@ static void expect_tensor(const struct read_info *info, const struct expected *e
         }
 }
 
+/* Names of Phi-3 and GLM-4, whose rope pairs the same rows in llama.cpp. */
+static const struct expected fused_tensors[] = {
+    {"token_embd.weight", "model.embed_tokens.weight", '='},
+    {"output_norm.weight", "model.norm.weight", '='},
+    {"blk.1.attn_norm.weight", "model.layers.1.input_layernorm.weight", '='},
+    {"blk.1.attn_qkv.weight", "model.layers.1.self_attn.qkv_proj.weight", '='},
+    {"blk.1.attn_q.weight", "model.layers.1.self_attn.q_proj.weight", '='},
+    {"blk.1.attn_q.bias", "model.layers.1.self_attn.q_proj.bias", '='},
+    {"blk.1.attn_k.weight", "model.layers.1.self_attn.k_proj.weight", '='},
+    {"blk.1.attn_k.bias", "model.layers.1.self_attn.k_proj.bias", '='},
+    {"blk.1.attn_v.weight", "model.layers.1.self_attn.v_proj.weight", '='},
+    {"blk.1.attn_v.bias", "model.layers.1.self_attn.v_proj.bias", '='},
+    {"blk.1.attn_output.weight", "model.layers.1.self_attn.o_proj.weight", '='},
+    {"blk.1.post_attention_norm.weight", "model.layers.1.post_self_attn_layernorm.weight", '='},
+    {"blk.1.ffn_norm.weight", "model.layers.1.post_attention_layernorm.weight", '='},
+    {"blk.1.ffn_up.weight", "model.layers.1.mlp.gate_up_proj.weight", '='},
+    {"blk.1.ffn_down.weight", "model.layers.1.mlp.down_proj.weight", '='},
+    {"blk.1.post_ffw_norm.weight", "model.layers.1.post_mlp_layernorm.weight", '='},
+};
+
 /* Checks the tensors of the model and of layer 1. Returns how many of them there are. */
 static uint64_t expect_tensors(const struct read_gguf *file, const struct expected *all,
                                size_t count, const struct parameter *list, bool reorders) {
@@ -269,13 +178,13 @@ static uint64_t expect_tensors(const struct read_gguf *file, const struct expect
         if (!info) continue;
         cr_expect_eq(info->type, 0u);
         expect_tensor(info, &all[i], &list[at], at, reorders);
-        found += list[at].layer < 0 ? 1 : 2;
+        found += list[at].layer < 0 ? 1 : (uint64_t)config.model.n_layer;
     }
     return found;
 }
 
 static void expect_sizes(const struct read_gguf *file, const char *architecture) {
-    const struct gpt_shape s = config_shape(&config);
+    const struct model_shape s = config_shape(&config);
     const bool rope = strcmp(architecture, "gpt2") != 0;
     const struct {
         const char *key;
@@ -284,13 +193,13 @@ static void expect_sizes(const struct read_gguf *file, const char *architecture)
         {"vocab_size", 300},
         {"context_length", 16},
         {"embedding_length", 24},
-        {"block_count", 2},
+        {"block_count", s.n_layer},
         {"feed_forward_length", s.n_inner},
         {"attention.head_count", s.n_head},
         {"attention.head_count_kv", rope ? s.n_kv_head : -1},
         {"attention.key_length", rope ? s.head_dim : -1},
         {"attention.value_length", rope ? s.head_dim : -1},
-        {"rope.dimension_count", rope ? s.head_dim : -1},
+        {"rope.dimension_count", rope ? shape_rotary(&s) : -1},
         {"attention.sliding_window", s.window ? s.window : -1},
     };
     char key[80];
@@ -312,12 +221,18 @@ static void expect_family(const char *architecture) {
     struct parameter *list = put_model();
     const bool gpt2 = strcmp(architecture, "gpt2") == 0;
     const bool scaled = config.model.rope_scaling == ROPE_LLAMA3;
-    const bool gemma = config.model.post_norm;
+    const bool fused = config.model.fused != FUSED_NONE;
+    const bool gemma = config.model.post_norm && !fused; /* and others with norms after branches */
     export_and_read(&file, GGUF_F32);
     expect_sizes(&file, architecture);
-    uint64_t found = gpt2 ? expect_tensors(&file, gpt2_tensors, COUNT(gpt2_tensors), list, false)
-                          : expect_tensors(&file, llama_tensors, COUNT(llama_tensors) - gemma, list,
-                                           strcmp(architecture, "llama") == 0);
+    uint64_t found = fused ? expect_tensors(&file, fused_tensors, COUNT(fused_tensors), list, false)
+                     : gpt2
+                         ? expect_tensors(&file, gpt2_tensors, COUNT(gpt2_tensors), list, false)
+                         : expect_tensors(&file, llama_tensors, COUNT(llama_tensors) - gemma, list,
+                                          strcmp(architecture, "llama") == 0 ||
+                                              strcmp(architecture, "smollm3") == 0 ||
+                                              strcmp(architecture, "granite") == 0 ||
+                                              strcmp(architecture, "arcee") == 0);
     if (gemma) found += expect_tensors(&file, gemma_norms, COUNT(gemma_norms), list, false);
     cr_expect_eq(file.info_count, found + scaled, "%s", architecture);
     arrfree(list);
@@ -325,12 +240,15 @@ static void expect_family(const char *architecture) {
 }
 
 Test(gguf, each_family_has_its_names_orders_and_sizes) {
-    /* Number 2 has the rope of Llama 3, and the Gemmas here another scale of scores. */
-    static const char *const architectures[FAMILIES] = {"gpt2", "llama", "llama",
-                                                        NULL,   NULL,    "qwen3"};
+    /* Number 2 has the rope of Llama 3, and the Gemmas here another scale of scores; the layers of
+     * SmolLM3, OLMo 3 and EXAONE 4 here differ from those of llama.cpp. */
+    static const char *const architectures[FAMILIES] = {
+        "gpt2", "llama", "llama",   NULL, NULL,    "qwen3", NULL, NULL,   NULL, "olmo2",
+        NULL,   NULL,    "granite", NULL, "arcee", "phi3",  NULL, "glm4", NULL, NULL};
     for (int family = 0; family < FAMILIES; family++) {
         subject_config(&config, CONFIG_PRECISION_FP32);
         set_family(&config, family);
+        if (family == 14) config.model.bias = BIAS_NONE;
         if (architectures[family]) {
             expect_family(architectures[family]);
             unlink(in_folder("out.gguf"));
@@ -364,11 +282,72 @@ Test(gguf, variants_of_the_families) {
     arrfree(list);
 }
 
+/* Every fourth layer of llama.cpp's SmolLM3 has no rope, and of its OLMo 3 no window. Only its
+ * EXAONE 4 of 64 layers has windows. */
+Test(gguf, layers_that_differ) {
+    struct read_gguf file;
+    subject_config(&config, CONFIG_PRECISION_FP32);
+    set_family(&config, 8);
+    config.model.no_rope_interval = config.model.n_layer = 4;
+    expect_family("smollm3");
+    config.model.n_layer = 2;
+    set_family(&config, 10);
+    config.model.window_pattern = 4;
+    config.model.rope_theta_window = config.model.rope_theta;
+    config.model.rope_scaling = ROPE_YARN;
+    expect_family("olmo2");
+    export_and_read(&file, GGUF_F32);
+    expect_string(&file, "olmo2.rope.scaling.type", "yarn");
+    free(file.bytes);
+    set_family(&config, 11);
+    config.model.window = config.model.no_rope_interval = 0;
+    config.model.rope_scaling = ROPE_LLAMA3;
+    expect_family("exaone4");
+    for (int i = 0; i < 3; i++) {
+        set_family(&config, i == 0 ? 11 : 10);
+        config.model.window_pattern = i == 1 ? 2 : 4;
+        config.model.no_rope_interval = i == 0 ? 4 : 0;
+        if (i == 1) config.model.rope_theta_window = config.model.rope_theta;
+        unlink(in_folder("out.gguf"));
+        struct parameter *list = put_model();
+        expect_refused("OLMo 2 and 3 and EXAONE 4 with their usual parts");
+        arrfree(list);
+    }
+}
+
+/* Its Arcee has no biases, and its OLMo 2 a head of its own and heads as wide as the model. */
+Test(gguf, tensors_that_llama_cpp_lacks) {
+    for (int i = 0; i < 3; i++) {
+        subject_config(&config, CONFIG_PRECISION_FP32);
+        set_family(&config, i == 0 ? 14 : 9);
+        config.model.tied_head = i < 2;
+        if (i == 2) config.model.head_dim = 4;
+        struct parameter *list = put_model();
+        expect_refused("llama.cpp has no model with these parts");
+        arrfree(list);
+    }
+}
+
 static void set_gemma_of_llama_cpp(bool third) {
     subject_config(&config, CONFIG_PRECISION_FP32);
     set_family(&config, third ? 7 : 6);
     config.model.query_pre_attn_scalar = 6; /* head_dim */
     if (third) config.model.logit_softcap = 0;
+}
+
+Test(gguf, factors_of_granite) {
+    struct read_gguf file;
+    subject_config(&config, CONFIG_PRECISION_FP32);
+    set_family(&config, 12);
+    config.model.residual_multiplier = 0; /* none */
+    struct parameter *list = put_model();
+    export_and_read(&file, GGUF_F32);
+    expect_float32(&file, "granite.embedding_scale", 7);
+    expect_float32(&file, "granite.attention.scale", 0.3f);
+    expect_float32(&file, "granite.residual_scale", 1);
+    expect_float32(&file, "granite.logit_scale", 1.5f);
+    arrfree(list);
+    free(file.bytes);
 }
 
 Test(gguf, gemma_2_and_3) {
@@ -411,7 +390,7 @@ Test(gguf, gemmas_that_llama_cpp_computes_otherwise_are_refused) {
         if (i == 8) config.model.rope_scaling = ROPE_YARN;
         unlink(in_folder("out.gguf"));
         struct parameter *list = put_model();
-        expect_refused("Gemma 2 and 3 with their usual parts");
+        expect_refused("Gemma 2 and 3, SmolLM3, OLMo 2 and 3");
         arrfree(list);
     }
 }
@@ -563,7 +542,7 @@ static char *notes_of(enum gguf_type type) {
     unlink(in_folder("out.gguf"));
     SUCCEEDS(export_to(in_folder("out.gguf"), type, notes));
     fclose(notes);
-    return text;
+    return unfold(text);
 }
 
 Test(gguf, notes_say_what_differs) {

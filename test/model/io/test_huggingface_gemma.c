@@ -2,22 +2,12 @@
  */
 #include <string.h>
 
+#include "model/architecture/families.h"
 #include "model/config/config_check.h"
 #include "test/model/families.h"
-#include "test/model/io/checkpoint_fixture.h"
-
-#include "model/io/huggingface.h"
+#include "test/model/io/huggingface_fixture.h"
 
 TestSuite(huggingface_gemma, .init = make_folder, .fini = remove_folder);
-
-static int read_gemma(struct config *config, const char *text) {
-    FILE *out = fopen(in_folder("config.json"), "w");
-    cr_assert_not_null(out);
-    fputs(text, out);
-    cr_assert_eq(fclose(out), 0);
-    config_defaults(config);
-    return huggingface_read_config(config, folder, &error);
-}
 
 /* gemma-3-270m, by older and by newer versions of transformers. */
 static const char *const spellings[] = {
@@ -42,11 +32,11 @@ Test(huggingface_gemma, both_spellings_are_the_preset) {
     config_apply_preset(&preset, CONFIG_PRESET_GEMMA_3_270M);
     for (int i = 0; i < 2; i++) {
         struct config config;
-        SUCCEEDS(read_gemma(&config, spellings[i]));
-        struct gpt_shape s = config_shape(&config), wanted = config_shape(&preset);
-        cr_expect(shape_is_gemma(&s));
-#define X(size)       cr_expect_eq(s.size, wanted.size, #size);
-#define Y(type, part) cr_expect_eq(s.part, wanted.part, #part);
+        SUCCEEDS(read_config_text(&config, spellings[i]));
+        struct model_shape s = config_shape(&config), wanted = config_shape(&preset);
+        cr_expect_eq(shape_family(&s), FAMILY_GEMMA3);
+#define X(size)            cr_expect_eq(s.size, wanted.size, #size);
+#define Y(type, part, ...) cr_expect_eq(s.part, wanted.part, #part);
         MODEL_SIZES(X)
         MODEL_PARTS(Y)
 #undef X
@@ -60,7 +50,7 @@ Test(huggingface_gemma, both_spellings_are_the_preset) {
 Test(huggingface_gemma, the_text_of_a_model_with_images_is_read) {
     struct config config;
     struct huggingface_tokens tokens;
-    SUCCEEDS(read_gemma(
+    SUCCEEDS(read_config_text(
         &config,
         "{\"model_type\":\"gemma3\",\"eos_token_id\":[1,106],\"text_config\":{"
         "\"hidden_size\":2560,\"intermediate_size\":10240,\"model_type\":\"gemma3_text\","
@@ -79,13 +69,14 @@ Test(huggingface_gemma, the_text_of_a_model_with_images_is_read) {
 
 Test(huggingface_gemma, gemma2_has_defaults_of_its_own) {
     struct config config;
-    SUCCEEDS(read_gemma(&config, "{\"model_type\":\"gemma2\",\"query_pre_attn_scalar\":144}"));
+    SUCCEEDS(
+        read_config_text(&config, "{\"model_type\":\"gemma2\",\"query_pre_attn_scalar\":144}"));
     cr_expect(config.model.attention_softcap == 50 && config.model.logit_softcap == 30);
     cr_expect(config.model.window == 4096 && config.model.window_pattern == 2);
     cr_expect(config.model.rope_theta == 10000 && config.model.rope_theta_window == 0);
     cr_expect(config.model.query_pre_attn_scalar == 144 && !config.model.qk_norm);
-    SUCCEEDS(read_gemma(&config, "{\"model_type\":\"gemma2\",\"attn_logit_softcapping\":null,"
-                                 "\"final_logit_softcapping\":null}"));
+    SUCCEEDS(read_config_text(&config, "{\"model_type\":\"gemma2\",\"attn_logit_softcapping\":null,"
+                                       "\"final_logit_softcapping\":null}"));
     cr_expect(config.model.attention_softcap == 0 && config.model.logit_softcap == 0);
 }
 
@@ -113,11 +104,11 @@ Test(huggingface_gemma, what_cannot_be_computed_is_refused_by_name) {
         char text[500];
         struct config config;
         snprintf(text, sizeof text, "{\"model_type\":\"gemma3_text\",%s}", cases[i].more);
-        cr_expect_eq(read_gemma(&config, text), -1, "%s", text);
+        cr_expect_eq(read_config_text(&config, text), -1, "%s", text);
         expect_text(error.text, cases[i].named);
     }
     struct config config;
-    cr_expect_eq(read_gemma(&config, "{\"model_type\":\"gemma3\"}"), -1);
+    cr_expect_eq(read_config_text(&config, "{\"model_type\":\"gemma3\"}"), -1);
     expect_text(error.text, "text_config");
 }
 

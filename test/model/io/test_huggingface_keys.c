@@ -241,7 +241,7 @@ Test(huggingface_keys, keys_of_other_classes_are_ignored) {
 static int count_rows(const char *key, int class) {
     int rows = 0;
     for (size_t i = 0; i < huggingface_key_count; i++)
-        rows += huggingface_keys[i].classes & class && strcmp(huggingface_keys[i].key, key) == 0;
+        rows += huggingface_keys[i].families & class && strcmp(huggingface_keys[i].key, key) == 0;
     return rows;
 }
 
@@ -249,7 +249,7 @@ Test(huggingface_keys, a_key_has_one_row_for_a_class) {
     for (size_t i = 0; i < huggingface_key_count; i++) {
         const struct huggingface_key *row = &huggingface_keys[i];
         for (int class = 1; class < IN_ALL; class *= 2)
-            if (row->classes & class) cr_expect_eq(count_rows(row->key, class), 1, "%s", row->key);
+            if (row->families & class) cr_expect_eq(count_rows(row->key, class), 1, "%s", row->key);
         cr_expect((row->path != NULL) != (row->allowed != NULL), "%s", row->key);
     }
 }

@@ -241,13 +241,13 @@ Test(safetensors, malformed_headers) {
         {"{" U8_("a", "[2]", 0, 3) "}", 3, "tensor a needs 2 bytes"},
         {"{" U8_("a", "[0]", 0, 1) "}", 1, "tensor a needs 0 bytes"},
         {"{" U8_("a", "[]", 0, 0) "}", 0, "tensor a needs 1 bytes"},
-        {"{" U8_("a", "[1]", 1, 2) "}", 2, "hole of 1 bytes lies before tensor a"},
-        {"{" U8_("a", "[1]", 0, 1) "," U8_("b", "[2]", 2, 4) "}", 4, "hole of 1 bytes"},
+        {"{" U8_("a", "[1]", 1, 2) "}", 2, "hole of 1 byte lies before tensor a"},
+        {"{" U8_("a", "[1]", 0, 1) "," U8_("b", "[2]", 2, 4) "}", 4, "hole of 1 byte"},
         {"{" U8_("a", "[2]", 0, 2) "," U8_("b", "[2]", 1, 3) "}", 3, "tensor b overlaps tensor a"},
         {"{" U8_("a", "[2]", 0, 2) "," U8_("b", "[2]", 0, 2) "}", 2, "tensor b overlaps tensor a"},
         {"{" U8_("a", "[3]", 0, 3) "," U8_("b", "[0]", 1, 1) "}", 3, "tensor b overlaps tensor a"},
-        {"{" U8_("a", "[1]", 0, 1) "}", 2, "1 bytes that belong to no tensor"},
-        {"{}", 8, "8 bytes that belong to no tensor"},
+        {"{" U8_("a", "[1]", 0, 1) "}", 2, "1 byte after the last tensor"},
+        {"{}", 8, "8 bytes after the last tensor"},
         {"{" U8_("a", "[1]", 0, 1) "," U8_("a", "[1]", 1, 2) "}", 2, "\"a\" appears twice"},
         {"{" U8_("a", "[1]", 0, 1) "," U8_("\\u0061", "[1]", 1, 2) "}", 2, "\"a\" appears twice"},
         {"{\"__metadata__\":[]}", 0, "\"__metadata__\" is not an object"},
@@ -264,9 +264,9 @@ Test(safetensors, malformed_headers) {
 
 Test(safetensors, malformed_lengths) {
     put_file("", 0);
-    expect_refused("too few");
+    expect_refused("too short");
     put_file("\2\0\0\0\0\0\0", 7);
-    expect_refused("too few");
+    expect_refused("too short");
     put_parts(0, "", 0, 0);
     expect_refused("allowed: 1 to 100000000");
     put_parts(0, "{}", 2, 0);

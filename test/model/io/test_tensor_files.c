@@ -193,3 +193,38 @@ Test(tensor_files, no_weights) {
     cr_expect_eq(tensor_files_open_directory(&files, deep, "model", &error), -1);
     free(deep);
 }
+
+/* Writes a tensor of BYTES bytes, with byte `at` changed, and hashes its folder. */
+static void hash_changed(char hex[SHA256_HEX_MAX], const char *name, enum safetensors_dtype dtype,
+                         size_t at) {
+    enum { BYTES = 200000 };
+    static uint8_t values[BYTES];
+    struct tensor_files files;
+    const struct safetensors_entry entry = {.name = name,
+                                            .dtype = dtype,
+                                            .rank = 1,
+                                            .shape = {BYTES / (dtype == SAFETENSORS_U8 ? 1 : 4)}};
+    if (at < BYTES) values[at] ^= 1;
+    SUCCEEDS(safetensors_put(in_folder("model.safetensors"), &entry, 1, values, BYTES, &error));
+    if (at < BYTES) values[at] ^= 1;
+    open_well(&files);
+    SUCCEEDS(tensor_files_fingerprint(hex, &files, &error));
+    tensor_files_close(&files);
+}
+
+/* Results that are stored by a fingerprint belong to these weights alone. */
+Test(tensor_files, fingerprints_cover_every_byte) {
+    static const size_t changed[] = {0, 5000, 65535, 65536, 99999, 150001, 199999};
+    char original[SHA256_HEX_MAX], hex[SHA256_HEX_MAX];
+    hash_changed(original, "a", SAFETENSORS_U8, SIZE_MAX);
+    hash_changed(hex, "a", SAFETENSORS_U8, SIZE_MAX);
+    cr_expect_str_eq(hex, original);
+    for (size_t i = 0; i < COUNT(changed); i++) {
+        hash_changed(hex, "a", SAFETENSORS_U8, changed[i]);
+        cr_expect_str_neq(hex, original, "byte %zu", changed[i]);
+    }
+    hash_changed(hex, "b", SAFETENSORS_U8, SIZE_MAX);
+    cr_expect_str_neq(hex, original, "another name");
+    hash_changed(hex, "a", SAFETENSORS_F32, SIZE_MAX);
+    cr_expect_str_neq(hex, original, "another dtype and shape");
+}

@@ -14,8 +14,7 @@ static inline void close_rig(void) {
 
 enum { LAYERS = 2, WIDTH = 128, TOKENS = 64, VOCABULARY = 300 };
 
-static const enum config_recompute levels[] = {CONFIG_RECOMPUTE_NONE, CONFIG_RECOMPUTE_GELU,
-                                               CONFIG_RECOMPUTE_LAYER};
+static const enum recompute levels[] = {RECOMPUTE_NONE, RECOMPUTE_GELU, RECOMPUTE_LAYER};
 
 /* Opens a run whose sizes are multiples of the alignments, so that its memory has no gaps. */
 static inline void open_tiny(enum config_precision precision) {

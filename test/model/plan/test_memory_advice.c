@@ -18,7 +18,7 @@ struct candidates {
 static struct candidates all;
 
 /* Lists the sets of options cheaper than a smaller micro-batch, on top of config. */
-static void add_cheap(const struct config *config, enum config_recompute level) {
+static void add_cheap(const struct config *config, enum recompute level) {
     bool lower = config->precision != CONFIG_PRECISION_FP32;
     bool fp16 = config->precision == CONFIG_PRECISION_FP16;
     bool unsplit =
@@ -160,7 +160,7 @@ Test(memory_advice, of_a_device_with_its_own_memory) {
 Test(memory_advice, order_of_cost) {
     struct memory_advice advice;
     open_run(CONFIG_PRECISION_FP16);
-    rig.config.train.recompute = CONFIG_RECOMPUTE_LAYER;
+    rig.config.train.recompute = RECOMPUTE_LAYER;
     struct config config = rig.config;
     config.gradients.dtype = CONFIG_DTYPE_LOWER;
     size_t memory = total_of(&config);
@@ -187,7 +187,7 @@ Test(memory_advice, streams_frozen_layers) {
     rig.config.adapter.type = CONFIG_ADAPTER_LORA;
     rig.config.model.n_layer = 8;
     struct config config = rig.config;
-    config.train.recompute = CONFIG_RECOMPUTE_LAYER;
+    config.train.recompute = RECOMPUTE_LAYER;
     config.gradients.dtype = CONFIG_DTYPE_LOWER;
     config.optimizer.moments = CONFIG_MOMENTS_BFLOAT16;
     config.offload.activations = config.offload.optimizer = config.offload.weights = true;

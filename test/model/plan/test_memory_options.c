@@ -17,10 +17,10 @@ Test(memory_options, set_their_keys_once) {
     open_tiny(CONFIG_PRECISION_BF16);
     struct config *config = &rig.config;
     expect_applies(MEMORY_RECOMPUTE_GELU, true);
-    cr_expect_eq(config->train.recompute, CONFIG_RECOMPUTE_GELU);
+    cr_expect_eq(config->train.recompute, RECOMPUTE_GELU);
     expect_applies(MEMORY_RECOMPUTE_GELU, false);
     expect_applies(MEMORY_RECOMPUTE_LAYER, true);
-    cr_expect_eq(config->train.recompute, CONFIG_RECOMPUTE_LAYER);
+    cr_expect_eq(config->train.recompute, RECOMPUTE_LAYER);
     expect_applies(MEMORY_RECOMPUTE_LAYER, false);
     expect_applies(MEMORY_RECOMPUTE_GELU, false);
     expect_applies(MEMORY_GRADIENTS, true);
@@ -265,8 +265,8 @@ Test(memory_options, names_and_costs) {
     /* A matmul that is already recomputed before GELU does not cost again. */
     rig.be.device.gelu_of_stored = false;
     other = rig.config;
-    other.train.recompute = CONFIG_RECOMPUTE_LAYER;
-    rig.config.train.recompute = CONFIG_RECOMPUTE_GELU;
+    other.train.recompute = RECOMPUTE_LAYER;
+    rig.config.train.recompute = RECOMPUTE_GELU;
     double part = memory_recomputed_part(&rig.config, &rig.be);
     cr_expect_gt(part, 0.01);
     snprintf(cost, sizeof cost, "same bits; %.1f %% more arithmetic",

@@ -42,7 +42,7 @@ Test(memory_plan, is_the_plan_of_a_run) {
             cr_assert_eq(trainer_open(&rig.trainer, &rig.config, &rig.precision, &rig.be,
                                       TRAINER_INITIALIZED, &rig.error),
                          0);
-            cr_expect_arr_eq(&plan, &rig.trainer.gpt.memory, sizeof plan);
+            cr_expect_arr_eq(&plan, &rig.trainer.model.memory, sizeof plan);
             cr_expect_eq(memory_total(&plan), plan.master + plan.copies + plan.gradients +
                                                   plan.moments + plan.activations + plan.batches +
                                                   plan.workspace + plan.library);
@@ -57,6 +57,7 @@ Test(memory_plan, is_the_plan_of_a_run) {
 enum {
     VECTORS = LAYERS * (1152 + 512) + 256,
     MATRICES = 196608, /* matrix elements of a layer */
+    LARGEST = 65536,   /* of those, the elements that one linear layer reads */
     ELEMENTS = 49152 + 4096 + LAYERS * MATRICES + VECTORS,
     COPIED = ELEMENTS - 4096, /* wpe is read in fp32 */
 };
@@ -73,11 +74,11 @@ static size_t layer_bytes(size_t stream, bool gelu) {
     return 2 * STREAM + 4 * COLUMN + 2 * COLUMN + (2 + 1 + 3 + 4 + (gelu ? 4u : 0u)) * stream;
 }
 
-/* Bytes outside the layers: tokens and targets; the end of the residual stream, its norm's output
- * and statistics, losses, logits (three times the width), branch; then gradients of the stream, of
- * the branch if its dtype differs, of a norm, of the MLP, and of q, k, v. */
+/* Bytes outside the layers: the end of the residual stream, its norm's output and statistics,
+ * losses, logits (three times the width), branch; then gradients of the stream, of the branch if
+ * its dtype differs, of a norm, of the MLP, and of q, k, v. */
 static size_t model_bytes(size_t stream) {
-    size_t forward = 2 * COLUMN + STREAM + 3 * COLUMN + (1 + 3 + 1) * stream;
+    size_t forward = STREAM + 3 * COLUMN + (1 + 3 + 1) * stream;
     size_t branch = stream == STREAM ? 0 : stream;
     return forward + STREAM + branch + (1 + 4 + 3) * stream;
 }
@@ -135,10 +136,10 @@ Test(memory_plan, bytes_of_a_tiny_model) {
         /* Tokens, targets and the step's inputs; two slots each on the host and on the device. */
         if (rig.be.device.host_memory)
             cr_expect_eq(plan.batches, 2 * 2 * (2 * COLUMN + ARENA_ALIGNMENT));
-        rig.config.train.recompute = CONFIG_RECOMPUTE_GELU;
+        rig.config.train.recompute = RECOMPUTE_GELU;
         cr_expect_eq(plan_of(&rig.config).activations,
                      model_bytes(stream) + layer_bytes(stream, true) + layer_bytes(stream, false));
-        rig.config.train.recompute = CONFIG_RECOMPUTE_LAYER;
+        rig.config.train.recompute = RECOMPUTE_LAYER;
         cr_expect_eq(plan_of(&rig.config).activations,
                      model_bytes(stream) + layer_bytes(stream, true) + STREAM);
         rig.config.gradients.dtype = CONFIG_DTYPE_LOWER;
@@ -151,7 +152,7 @@ Test(memory_plan, bytes_of_a_tiny_model) {
         cr_expect_eq(plan_of(&rig.config).moments,
                      2 * (coded + coded / 64 + 4 * (ELEMENTS - coded)));
         rig.config.weights.copy = CONFIG_COPY_CAST;
-        cr_expect_eq(plan_of(&rig.config).copies, lower ? 2 * (VECTORS + MATRICES) : 0);
+        cr_expect_eq(plan_of(&rig.config).copies, lower ? 2 * (VECTORS + LARGEST) : 0);
     }
 }
 
@@ -166,6 +167,18 @@ Test(memory_plan, layouts) {
     cr_expect_eq(layout.activations, plan.activations);
     cr_expect_eq(memory_state_bytes(&layout), memory_state_bytes(&plan));
     cr_expect_eq(memory_state_bytes(&plan) + plan.activations, memory_total(&layout));
+}
+
+/* Two parts of a micro-batch and the update, in two slots; the parts again for each number of units
+ * of rows that count. */
+Test(memory_plan, has_the_graphs_that_steps_record) {
+    open_tiny(CONFIG_PRECISION_BF16);
+    const size_t library = rig.be.device.library_bytes;
+    cr_expect_eq(plan_of(&rig.config).library, library, "none on a CPU");
+    rig.be.device.graph_bytes = 4096;
+    cr_expect_eq(plan_of(&rig.config).library, library + 6 * 4096);
+    rig.config.masked_share = 0.5;
+    cr_expect_eq(plan_of(&rig.config).library, library + BACKEND_GRAPHS * 4096);
 }
 
 /* ---- the largest micro-batch */

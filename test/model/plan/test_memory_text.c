@@ -88,7 +88,7 @@ static void expect_row(const char *from, const char *label, const char *const *c
 Test(memory_text, parts_in_each_precision) {
     for (size_t own = 0; own < COUNT(rig_precisions); own++) {
         open_run(rig_precisions[own]);
-        rig.config.train.recompute = CONFIG_RECOMPUTE_GELU; /* the tables use the run's setting */
+        rig.config.train.recompute = RECOMPUTE_GELU; /* the tables use the run's setting */
         rig.config.precision = rig_precisions[own];
         const char *names[4];
         struct memory_plan plans[4];
@@ -161,13 +161,13 @@ Test(memory_text, what_options_save) {
 Test(memory_text, only_options_with_effect) {
     open_run(CONFIG_PRECISION_FP32);
     rig.config.train.micro_batch_size = rig.config.train.grad_accum_steps = 1;
-    rig.config.train.recompute = CONFIG_RECOMPUTE_GELU;
+    rig.config.train.recompute = RECOMPUTE_GELU;
     char *text = print(memory_print_run, 30, 0);
     static const char *const absent[] = {"train.recompute=gelu",
                                          "train.micro_batch_size=", "lower"};
     cr_expect_not_null(strstr(text, "\ntrain.recompute=layer "));
     for (size_t i = 0; i < COUNT(absent); i++) cr_expect_null(strstr(text, absent[i]));
-    rig.config.train.recompute = CONFIG_RECOMPUTE_LAYER;
+    rig.config.train.recompute = RECOMPUTE_LAYER;
     rig.config.optimizer.moments = CONFIG_MOMENTS_INT8;
     rig.config.autocast.enabled = false;
     cr_expect_null(strstr(print(memory_print_run, 30, 0), "saves"));
@@ -233,7 +233,7 @@ Test(memory_text, fits_or_names_options) {
     cr_expect_str_eq(text, fits);
     cr_expect_not_null(strstr(print(memory_print_run, (double)own / 0x1p30, 0), fits));
     expect_advice(layer, 1, "with the same bits");
-    rig.config.train.recompute = CONFIG_RECOMPUTE_LAYER;
+    rig.config.train.recompute = RECOMPUTE_LAYER;
     rig.config.optimizer.moments = CONFIG_MOMENTS_INT8;
     expect_advice(lower, 1, "but is less exact");
     rig.config.gradients.dtype = CONFIG_DTYPE_LOWER;
@@ -355,7 +355,7 @@ static struct config size_of(size_t size, int column) {
 Test(memory_text, sizes) {
     const double memory = 300;
     open_run(CONFIG_PRECISION_FP32);
-    rig.config.train.recompute = CONFIG_RECOMPUTE_LAYER; /* ignored: sizes have their own options */
+    rig.config.train.recompute = RECOMPUTE_LAYER; /* ignored: sizes have their own options */
     char *text = print(memory_print_sizes, memory, 0);
     cr_expect_not_null(strstr(text, "one sequence of 1024\ntokens"));
     EXPECT_ROW(text, "weights", "4.0", "4.0", "4.0", "4.0");

@@ -33,7 +33,7 @@ static void write_text(const char *prefix, enum tokenizer_kind kind, const char 
     tokenizer_close(&tokenizer);
 }
 
-static void text_config(struct config *config, enum config_tokenizer tokenizer) {
+static void text_config(struct config *config, enum tokenizer_kind tokenizer) {
     config_defaults(config);
     config->data.tokenizer = tokenizer;
     config->data.seq_len = 32;
@@ -43,7 +43,7 @@ static void text_config(struct config *config, enum config_tokenizer tokenizer) 
 static void open_text(struct source *source, const struct config *config, const char *prefix) {
     char pattern[FILE_PATH_MAX + 16];
     snprintf(pattern, sizeof pattern, "%s_train_*.bin", prefix);
-    SUCCEEDS(source_open(source, config, pattern, false, &error));
+    SUCCEEDS(source_open(source, config, pattern, SOURCE_TRAINING, &error));
 }
 
 static int setup(struct tokenizer *tokenizer, const struct config *config, const char *from,
@@ -63,7 +63,7 @@ static void expect_refused(const struct config *config, const struct source *tex
 Test(setup, bytes_need_no_files) {
     struct tokenizer tokenizer;
     struct config config;
-    text_config(&config, CONFIG_TOKENIZER_BYTES);
+    text_config(&config, TOKENIZER_BYTES);
     cr_assert_eq(setup(&tokenizer, &config, NULL, NULL), 0, "%s", error.text);
     cr_expect_eq(tokenizer.kind, TOKENIZER_BYTES);
     cr_expect_eq(tokenizer.vocab_size, 256);
@@ -75,7 +75,7 @@ Test(setup, finds_the_files_of_gpt2) {
     struct config config;
     struct source text = {0};
     char prefix[FILE_PATH_MAX];
-    text_config(&config, CONFIG_TOKENIZER_GPT2);
+    text_config(&config, TOKENIZER_GPT2);
     cr_expect_eq(setup(&tokenizer, &config, NULL, NULL), 1, "found without being named");
     cr_expect_not_null(strstr(error.text, "data.tokenizer_dir"), "%s", error.text);
     cr_expect_eq(setup(&tokenizer, &config, folder, NULL), 1, "the folder holds none");
@@ -102,8 +102,8 @@ Test(setup, texts_of_another_tokenizer_are_refused) {
     struct config bytes, gpt2;
     struct source of_bytes = {0}, of_gpt2 = {0};
     char prefix[FILE_PATH_MAX], other[FILE_PATH_MAX];
-    text_config(&bytes, CONFIG_TOKENIZER_BYTES);
-    text_config(&gpt2, CONFIG_TOKENIZER_GPT2);
+    text_config(&bytes, TOKENIZER_BYTES);
+    text_config(&gpt2, TOKENIZER_GPT2);
     strcpy(gpt2.data.tokenizer_dir, small);
     snprintf(prefix, sizeof prefix, "%s/bytes", folder);
     write_text(prefix, TOKENIZER_BYTES, "");
@@ -128,7 +128,7 @@ Test(setup, texts_of_another_tokenizer_are_refused) {
 
 Test(setup, a_vocabulary_beyond_the_model_is_refused) {
     struct config config;
-    text_config(&config, CONFIG_TOKENIZER_GPT2);
+    text_config(&config, TOKENIZER_GPT2);
     strcpy(config.data.tokenizer_dir, small);
     config.model.vocab_size = 300;
     expect_refused(&config, NULL, "model.vocab_size is 300");
@@ -140,25 +140,30 @@ Test(setup, isolation_needs_marked_documents) {
     struct config config, given;
     struct source text = {0};
     char prefix[FILE_PATH_MAX];
-    text_config(&config, CONFIG_TOKENIZER_BYTES);
+    text_config(&config, TOKENIZER_BYTES);
     given = config;
     given.sources[config_option_of("data.isolate") - config_options] = CONFIG_SOURCE_FILE;
     snprintf(prefix, sizeof prefix, "%s/text", folder);
     write_text(prefix, TOKENIZER_BYTES, "");
-    SUCCEEDS(setup_isolation(&config, &text, &error));
+    SUCCEEDS(setup_documents(&config, &text, &error));
     cr_expect_not(config.data.isolate, "no text is open");
     open_text(&text, &config, prefix);
-    SUCCEEDS(setup_isolation(&config, &text, &error));
+    SUCCEEDS(setup_documents(&config, &text, &error));
     cr_expect_not(config.data.isolate);
+    cr_expect_eq(config.masked_share, 0);
+    const double rows = (double)text.loader.sequence_count * text.loader.options.seq_len;
+    text.tokens.counted = (uint64_t)(rows / 4);
+    SUCCEEDS(setup_documents(&config, &text, &error));
+    cr_expect_float_eq(config.masked_share, 0.75, 1 / rows);
     given.data.isolate = true;
-    cr_expect_eq(setup_isolation(&given, &text, &error), -1);
+    cr_expect_eq(setup_documents(&given, &text, &error), -1);
     cr_expect_not_null(strstr(error.text, "data.isolate is true"), "%s", error.text);
     text.tokens.shards[0].mask.starts = starts;
-    SUCCEEDS(setup_isolation(&config, &text, &error));
+    SUCCEEDS(setup_documents(&config, &text, &error));
     cr_expect(config.data.isolate);
-    SUCCEEDS(setup_isolation(&given, &text, &error));
+    SUCCEEDS(setup_documents(&given, &text, &error));
     given.data.isolate = false;
-    SUCCEEDS(setup_isolation(&given, &text, &error));
+    SUCCEEDS(setup_documents(&given, &text, &error));
     cr_expect_not(given.data.isolate);
     source_close(&text);
 }
@@ -169,7 +174,7 @@ Test(setup, texts_without_a_record) {
     struct config config;
     struct source text = {0};
     char prefix[FILE_PATH_MAX], path[FILE_PATH_MAX + 32];
-    text_config(&config, CONFIG_TOKENIZER_GPT2);
+    text_config(&config, TOKENIZER_GPT2);
     strcpy(config.data.tokenizer_dir, small);
     snprintf(prefix, sizeof prefix, "%s/text", folder);
     write_text(prefix, TOKENIZER_BYTES, "");

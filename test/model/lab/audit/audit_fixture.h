@@ -29,7 +29,7 @@ static char path[FILE_PATH_MAX]; /* the last checkpoint */
 static inline void tiny_config(void) {
     config_defaults(&config);
     strcpy(config.name, "tiny");
-    config.device = CONFIG_DEVICE_CPU;
+    config.device = DEVICE_CPU;
     config.threads = 1;
     config.precision = CONFIG_PRECISION_FP16;
     config.model.n_layer = 2;
@@ -60,14 +60,13 @@ struct run {
 };
 
 static inline void open_run(struct run *run) {
-    char note[PRECISION_NOTE_MAX];
     struct precision precision;
     run->config = config;
     cr_assert_eq(setup_backend(&run->be, &config, NULL, NULL, &error), 0, "%s", error.text);
-    cr_assert_eq(precision_resolve(&precision, note, &config, &run->be, &error), 0, "%s",
+    cr_assert_eq(precision_resolve(&precision, NULL, &config, &run->be, &error), 0, "%s",
                  error.text);
-    cr_assert_eq(source_open(&run->text, &config, config.data.train, false, &error), 0, "%s",
-                 error.text);
+    cr_assert_eq(source_open(&run->text, &config, config.data.train, SOURCE_TRAINING, &error), 0,
+                 "%s", error.text);
     cr_assert_eq(trainer_open(&run->trainer, &run->config, &precision, &run->be,
                               TRAINER_INITIALIZED, &error),
                  0, "%s", error.text);
@@ -97,13 +96,13 @@ struct setting {
     float times; /* if not 0, elements are multiplied by this instead */
 };
 
-static inline void set(struct gpt *gpt, const struct setting *setting) {
-    for (int i = 0; i < (int)arrlen(gpt->list); i++) {
-        if (strcmp(gpt->list[i].name, setting->parameter) != 0) continue;
-        float *all = masters_values(gpt), *values = all + gpt->list[i].offset;
-        for (int64_t k = 0; k < parameter_count(&gpt->list[i]); k++)
+static inline void set(struct model *model, const struct setting *setting) {
+    for (int i = 0; i < (int)arrlen(model->list); i++) {
+        if (strcmp(model->list[i].name, setting->parameter) != 0) continue;
+        float *all = masters_values(model), *values = all + model->list[i].offset;
+        for (int64_t k = 0; k < parameter_count(&model->list[i]); k++)
             values[k] = setting->times != 0 ? values[k] * setting->times : setting->value;
-        masters_put(gpt, all);
+        masters_put(model, all);
         free(all);
         return;
     }
@@ -115,7 +114,7 @@ static inline void make_checkpoint(int steps, const struct setting *settings, in
     struct run run;
     open_run(&run);
     for (int i = 0; i < steps; i++) step(&run);
-    for (int i = 0; i < count; i++) set(&run.trainer.gpt, &settings[i]);
+    for (int i = 0; i < count; i++) set(&run.trainer.model, &settings[i]);
     save(&run);
     close_run(&run);
 }

@@ -34,6 +34,7 @@ static struct audit *make(double bf16, double fp16) {
     cr_assert_not_null(audit);
     config_defaults(&audit->subject.config);
     audit->subject.config.train.grad_accum_steps = 1;
+    audit->subject.loss_scale = (float)audit->subject.config.loss_scale.init_scale;
     set_native(audit, true, true);
     audit->reference.gradient_noise = 0.5;
     const double errors[] = {[AUDIT_BF16] = bf16, [AUDIT_FP16] = fp16};

@@ -172,7 +172,7 @@ Test(audit_program, a_diverged_run_by_its_folder) {
     expect_exit("--config|tiny.json|--set|optimizer.name=sgd|--set|optimizer.lr=10|--set|"
                 "optimizer.min_lr=10|--set|train.steps=40|--set|optimizer.warmup_steps=0|--set|"
                 "optimizer.momentum=0.9|--set|eval.every=0|--set|sample.every=0",
-                0);
+                1);
     expect_exit("--audit|--from|a/run|--repetitions|2", 0);
     expect_narrow(out_text);
     const char *diverged = strstr(out_text, "\ndiverged: The loss itself has diverged");

@@ -20,7 +20,7 @@ enum { FP8_TRIAL_PARTS = 8, ENDS = 2 };
 static void make_config(struct config *config) {
     config_defaults(config);
     config->precision = CONFIG_PRECISION_FP8;
-    config->device = CONFIG_DEVICE_CPU;
+    config->device = DEVICE_CPU;
     config->model.n_layer = 2;
     config->model.n_head = 2;
     config->model.n_embd = 64;
@@ -48,9 +48,9 @@ Test(audit_quantized, figures_of_the_formats) {
     struct config config;
     make_config(&config);
     cJSON *report = audit_of(&config), *operands = cJSON_GetObjectItem(report, "operands");
-    cr_assert_eq(cJSON_GetArraySize(operands), LINEAR_COUNT * QUANTIZED_KINDS);
-    for (int i = 0; i < LINEAR_COUNT * QUANTIZED_KINDS; i++) {
-        bool gradient = i % QUANTIZED_KINDS == QUANTIZED_GRADIENT;
+    cr_assert_eq(cJSON_GetArraySize(operands), LINEAR_COUNT * LINEAR_OPERANDS);
+    for (int i = 0; i < LINEAR_COUNT * LINEAR_OPERANDS; i++) {
+        bool gradient = i % LINEAR_OPERANDS == LINEAR_GRADIENT;
         double snr = number(operands, i, "snr");
         cr_expect_float_eq(snr, gradient ? 25.5 : 31.5, 2, "%d: %g dB", i, snr);
         cr_expect_leq(number(operands, i, "worst_snr"), snr + 0.5);
@@ -140,8 +140,8 @@ Test(audit_quantized, figures_of_blocks) {
         config.precision = cases[k].precision;
         cJSON *report = audit_of(&config), *operands = cJSON_GetObjectItem(report, "operands");
         cJSON *trials = cJSON_GetObjectItem(report, "trials");
-        cr_assert_eq(cJSON_GetArraySize(operands), LINEAR_COUNT * QUANTIZED_KINDS);
-        for (int i = 0; i < LINEAR_COUNT * QUANTIZED_KINDS; i++) {
+        cr_assert_eq(cJSON_GetArraySize(operands), LINEAR_COUNT * LINEAR_OPERANDS);
+        for (int i = 0; i < LINEAR_COUNT * LINEAR_OPERANDS; i++) {
             double snr = number(operands, i, "snr");
             cr_expect_float_eq(snr, cases[k].snr, cases[k].within, "%d: %g dB", i, snr);
             cr_expect_eq(number(operands, i, "saturated") > 0, k == 1, "%d", i);
@@ -182,7 +182,7 @@ Test(audit_quantized, stops) {
 
 Test(audit_quantized, advice) {
     static const struct {
-        double fp8, best;
+        double quantized, best;
         const char *said;
     } cases[] = {
         {0.1, 0.01,
@@ -199,7 +199,8 @@ Test(audit_quantized, advice) {
                 cJSON_AddStringToObject(trial, "config",
                                         best ? "{\"lower16\": [\"mlp_fc\"]}" : "{}");
             cJSON_AddStringToObject(trial, "name", best ? "mlp_fc in bf16" : "qkv in bf16");
-            cJSON_AddNumberToObject(trial, "gradient_error", best ? cases[i].best : cases[i].fp8);
+            cJSON_AddNumberToObject(trial, "gradient_error",
+                                    best ? cases[i].best : cases[i].quantized);
             cJSON_AddItemToArray(trials, trial);
         }
         cJSON *advice = quantized_advice(trials, CONFIG_PRECISION_FP8);

@@ -1,7 +1,8 @@
 #include "model/lab/audit/audit_pass.h"
 
-#include "model/core/backward.h"
-#include "model/core/forward.h"
+#include "model/pass/backward.h"
+#include "model/pass/forward.h"
+#include "model/task/objective.h"
 #include "test/model/families.h"
 #include "test/model/trainer_fixture.h"
 
@@ -21,7 +22,7 @@ struct event {
 /* Collects the tensors that the operations of a micro-batch write. */
 struct collector {
     struct observer observer; /* first member */
-    struct gpt *gpt;
+    struct model *model;
     struct event events[EVENTS_MAX];
     int count;
 };
@@ -51,14 +52,14 @@ static int outputs_of(enum operation_id id, const void *all_args) {
 
 /* Expects that each output of an operation of a GPT-2 has a label. With recomputing some operations
  * run twice, and in other models gradients pass through activations. */
-static void expect_outputs(const struct gpt *gpt, enum operation_id id, const void *args,
+static void expect_outputs(const struct model *model, enum operation_id id, const void *args,
                            int named) {
     const struct layernorm_backward_args *norm = args;
-    if (gpt->recompute != RECOMPUTE_NONE || !shape_is_gpt2(&gpt->shape)) return;
+    if (model->recompute != RECOMPUTE_NONE || model->shape.weights_out_in) return;
     int expected = outputs_of(id, args);
     /* The branch below the first norm does not exist; its gradient is read by no operation. */
     if (id == ID_layernorm_backward && norm->din_lower &&
-        norm->weight->data == gpt->weights.layers[0].ln1_weight.data)
+        norm->weight->data == model->weights.layers[0].ln1_weight.data)
         expected--;
     cr_expect_eq(named, expected, "%s: %d outputs have a name, of %d", operation_name(id), named,
                  expected);
@@ -67,7 +68,7 @@ static void expect_outputs(const struct gpt *gpt, enum operation_id id, const vo
 static void collect(struct observer *observer, enum operation_id id, const void *args) {
     struct collector *collector = (struct collector *)observer;
     struct traced traced[TRACED_MAX];
-    int count = trace_operation(traced, collector->gpt, operation_label(id, args)), named = 0;
+    int count = trace_operation(traced, collector->model, operation_label(id, args)), named = 0;
     cr_assert_leq(collector->count + count, EVENTS_MAX);
     for (int i = 0; i < count; i++) {
         struct event *event = &collector->events[collector->count++];
@@ -75,7 +76,7 @@ static void collect(struct observer *observer, enum operation_id id, const void 
         tensor_id_label(event->label, traced[i].id, traced[i].layer);
         named += i == 0 || traced[i].tensor.data != traced[i - 1].tensor.data;
     }
-    expect_outputs(collector->gpt, id, args, named);
+    expect_outputs(collector->model, id, args, named);
 }
 
 static void open_rig(struct rig *rig, size_t chunk_bytes) {
@@ -101,28 +102,30 @@ static void open(struct rig *rig, enum config_precision precision, int layers, c
 
 static struct collector *run(struct rig *rig) {
     struct collector *collector = calloc(1, sizeof *collector);
-    struct gpt *gpt = &rig->trainer.gpt;
+    struct model *model = &rig->trainer.model;
     collector->observer.after = collect;
-    collector->gpt = gpt;
-    gpt_clear_gradients(gpt);
+    collector->model = model;
+    model_clear_gradients(model);
     const struct step_inputs inputs = {.loss_weight = 1};
-    cr_assert_eq(batches_put(&rig->trainer.batches, gpt, &rig->loader, 0, gpt->shape.batch, &inputs,
+    cr_assert_eq(batches_put(&rig->trainer.batches, &rig->loader, 0, model->shape.batch, &inputs,
                              &rig->error),
                  0);
+    const struct pass pass = trainer_pass(&rig->trainer, true, true);
     backend_observe(&rig->be, &collector->observer);
-    gpt_forward(gpt);
-    gpt_loss(gpt, &rig->trainer.optimizer.state->loss_scale, NULL);
-    gpt_backward(gpt);
+    model_forward(&pass);
+    objective_loss(&pass);
+    model_backward(&pass);
     backend_observe(&rig->be, NULL);
     return collector;
 }
 
 /* Expects each element of every id exactly once. */
 static void expect_complete(const struct collector *collector, const struct rig *rig) {
-    const struct gpt_shape *shape = &rig->trainer.gpt.shape;
+    const struct model_shape *shape = &rig->trainer.model.shape;
     for (int id = 0; id < TENSOR_IDS; id++)
         for (int layer = 0; layer < tensor_id_layers(id, shape); layer++) {
-            int64_t covered = 0, total = -1;
+            const bool absent = tensor_id_is_absent(id, shape, layer);
+            int64_t covered = 0, total = absent ? 0 : -1;
             char label[LABEL_MAX];
             tensor_id_label(label, id, layer);
             for (int i = 0; i < collector->count; i++) {
@@ -185,7 +188,7 @@ Test(audit_trace, chunks_of_the_head_are_rows_of_one_tensor) {
     for (size_t p = 0; p < COUNT(rig_precisions); p++) {
         struct rig rig;
         open(&rig, rig_precisions[p], 1, NULL, 1);
-        cr_assert_eq(rig.trainer.gpt.shape.logit_rows, 64);
+        cr_assert_eq(rig.trainer.model.shape.logit_rows, 64);
         struct collector *collector = run(&rig);
         expect_complete(collector, &rig);
         int chunks = 0;
@@ -202,11 +205,11 @@ Test(audit_trace, chunks_of_the_head_are_rows_of_one_tensor) {
 Test(audit_trace, precisions_and_recomputing_have_the_same_sequence) {
     struct collector *first = NULL;
     for (size_t p = 0; p < COUNT(rig_precisions); p++)
-        for (int level = 0; level <= CONFIG_RECOMPUTE_LAYER; level++) {
+        for (int level = 0; level <= RECOMPUTE_LAYER; level++) {
             struct rig rig;
             rig_config(&rig.config, rig_precisions[p]);
             rig.config.model.n_layer = 3;
-            rig.config.train.recompute = (enum config_recompute)level;
+            rig.config.train.recompute = (enum recompute)level;
             open_rig(&rig, 0);
             struct collector *collector = run(&rig);
             expect_complete(collector, &rig);
@@ -232,7 +235,7 @@ Test(audit_trace, names_belong_to_the_tensors_of_the_model) {
     struct rig rig;
     open(&rig, CONFIG_PRECISION_FP16, 3, NULL, 0);
     struct collector *collector = run(&rig);
-    const struct activations *all = &rig.trainer.gpt.activations;
+    const struct activations *all = &rig.trainer.model.activations;
     const struct layer_activations *a = &all->layers[2];
     const struct {
         const char *label;
@@ -245,7 +248,7 @@ Test(audit_trace, names_belong_to_the_tensors_of_the_model) {
         {"layer 2 residual_mid", &a->residual_mid},
         {"layer 2 ln2", &a->ln2_out},
         {"layer 2 mlp_fc", &a->mlp_fc},
-        {"layer 2 gelu", &a->mlp_gelu},
+        {"layer 2 gelu", &a->mlp_activated},
         {"residual_final", &all->residual_final},
         {"ln_f", &all->lnf_out},
         {"lm_head", &all->logits},
@@ -270,7 +273,6 @@ Test(audit_trace, names_belong_to_the_tensors_of_the_model) {
 
 Test(audit_trace, float32_settings_keep_their_order) {
     struct rig rig;
-    char note[PRECISION_NOTE_MAX];
     rig_config(&rig.config, CONFIG_PRECISION_FP16);
     rig_open_backend(&rig, DEVICE_CPU, 1);
     for (int id = 0; id < TENSOR_IDS; id++) {
@@ -285,13 +287,13 @@ Test(audit_trace, float32_settings_keep_their_order) {
         for (int i = 0; i < AUTOCAST_SITE_COUNT; i++)
             if (sites & (1u << i))
                 config.autocast.float32.items[config.autocast.float32.count++] = names[i];
-        cr_assert_eq(precision_resolve(&precision, note, &config, &rig.be, &rig.error), 0);
+        cr_assert_eq(precision_resolve(&precision, NULL, &config, &rig.be, &rig.error), 0);
         cr_expect_eq(tensor_id_dtype(id, &precision), DTYPE_F32, "%s", id_text(id));
         for (int i = 0; i < config.autocast.float32.count; i++) { /* each of them is necessary */
             struct config fewer = config;
             fewer.autocast.float32.items[i] =
                 fewer.autocast.float32.items[--fewer.autocast.float32.count];
-            cr_assert_eq(precision_resolve(&precision, note, &fewer, &rig.be, &rig.error), 0);
+            cr_assert_eq(precision_resolve(&precision, NULL, &fewer, &rig.be, &rig.error), 0);
             cr_expect_eq(tensor_id_dtype(id, &precision), DTYPE_F16, "%s", id_text(id));
         }
     }

@@ -312,6 +312,9 @@ Test(comparison, speed_and_memory) {
     compare_them();
     cr_expect_eq(comparison.figures.tokens_per_s, 2500);
     cr_expect_eq(comparison.speed_up, 2.5);
+    /* 40 of the 90 warm steps are at 9: the lower quartile. */
+    cr_expect_eq(comparison.figures.tokens_per_s_quartiles[0], 9);
+    cr_expect_eq(comparison.figures.tokens_per_s_quartiles[1], 2500);
     cr_expect_eq(comparison.figures.memory_bytes, 3e6);
     expect_close(comparison.memory_saving, 25, 1e-9, "memory saved");
     finish();

@@ -2,6 +2,9 @@
 
 #include <criterion/criterion.h>
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
@@ -65,4 +68,38 @@ Test(agreement, a_token_that_the_trainer_excludes_is_infinitely_far) {
     const float sampler[VOCABULARY] = {0, 0, 0, 0}, trainer[VOCABULARY] = {0, 0, 0, -INFINITY};
     const struct pair pair = {sampler, trainer, 3};
     expect(&pair, 1, INFINITY, INFINITY, INFINITY, INFINITY, 1, 0);
+}
+
+/* Recipes are a key of fp8, while nvfp4 has a scale of the tensor always. */
+Test(agreement, advice_is_of_the_precision) {
+    static const struct {
+        const char *name, *advice;
+        bool exact;
+    } cases[] = {{"fp8",
+                  "; scales of whole tensors depend on all tokens of a batch: try "
+                  "fp8.recipe=row or mxfp8",
+                  false},
+                 {"nvfp4",
+                  "; scales of whole tensors depend on all tokens of a batch: try "
+                  "mxfp4 or mxfp8",
+                  true},
+                 {"bf16", "; try sample.exact", false},
+                 {"mxfp8", "", true}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *text, expected[300], line[300] = "";
+        size_t size;
+        cJSON *row = cJSON_CreateObject();
+        cJSON_AddStringToObject(row, "name", cases[i].name);
+        cJSON_AddNumberToObject(row, "kl", 0.5);
+        FILE *out = open_memstream(&text, &size);
+        agreement_print(out, row, cases[i].exact);
+        fclose(out);
+        for (char *left = text, *word; (word = strsep(&left, " \n"));)
+            if (*word) snprintf(line + strlen(line), sizeof line - strlen(line), " %s", word);
+        snprintf(expected, sizeof expected, " %s: not for on-policy training (KL above 0.01)%s",
+                 cases[i].name, cases[i].advice);
+        cr_expect_str_eq(line, expected, "%s", line);
+        free(text);
+        cJSON_Delete(row);
+    }
 }
