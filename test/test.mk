@@ -175,11 +175,17 @@ test-isa: $(OUT)/tests $(PROGRAMS)
 test-split: $(OUT)/split_all
 	$(OUT)/split_all
 
-#: make test-sanitize  the same under AddressSanitizer and UBSan
+#: make test-sanitize  the tests under AddressSanitizer and UBSan, with short ones of the emulated GPU
+# One build for both devices, as compiling takes minutes.
+DEVICE_SUITES = $(shell sed -n 's/^Test.\([a-z0-9_]*\),.*/\1/p' $(filter-out %/runner.c,$(DEVICE_TESTS)) | \
+                  sort -u | paste -sd'|')
 test-sanitize:
-	$(MAKE) BUILD=sanitize test
-ifneq ($(CUDA_HEADERS),)
-	TEST_SHORT=1 $(MAKE) BUILD=emulated-address test-device
+	$(MAKE) BUILD=$(if $(CUDA_HEADERS),emulated-address,sanitize) test-sanitized
+test-sanitized: $(OUT)/tests $(PROGRAMS) $(MODULE) $(if $(EMULATED),$(OUT)/test_emulator)
+	@$(TESTING) TEST_DEVICE=cpu CUDA_VISIBLE_DEVICES= $(OUT)/tests --jobs 2 --filter '!($(EMULATED_TESTS))'
+ifneq ($(EMULATED),)
+	$(OUT)/test_emulator
+	@$(TESTING) TEST_DEVICE=cuda TEST_SHORT=1 $(OUT)/tests --jobs 2 --filter '@($(DEVICE_SUITES))/*'
 endif
 
 #: make bench          GPT-2 124M (FAMILY=llama: SmolLM2 135M): ms by part, ratio to products
@@ -271,6 +277,6 @@ endif
 coverage:
 	scripts/coverage.sh
 
-.PHONY: test test-short test-once test-split test-isa test-sanitize test-device test-races test-cublaslt \
+.PHONY: test test-short test-once test-split test-isa test-sanitize test-sanitized test-device test-races test-cublaslt \
         fuzz coverage bench bench-finetune bench-adamw bench-passes bench-products bench-ranks \
         bench-sample bench-start bench-checkpoint

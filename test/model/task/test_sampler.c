@@ -4,9 +4,11 @@
 
 enum { TEXTS = 3, DRAWN = 3 * RIG_LENGTH, LONG = 200 };
 
-/* Sums in another order, relative to the largest logit: 5.4e-5 at most over all families and CPU
- * levels (v3; 2.2e-5 on v4). A key too few or too many changes predictions by more than 1e-2. */
-static const double SUMS = 2e-4;
+/* Sums in another order, relative to the largest logit: 6e-7 for the median text, but these models
+ * amplify what is lost where a norm divides by little. The worst over all families and CPU levels
+ * is 3.9e-4, at a text whose whole passes differ by 1.8e-4 between v2 and v3. A key too few or too
+ * many changes predictions by more than 1e-2. */
+static const double SUMS = 2e-3;
 
 /* Logits after `count` tokens, by one pass over all of them. */
 static float *whole_logits(struct model *model, const int32_t *context, int64_t count) {
