@@ -44,10 +44,9 @@ static inline bool test_sanitized(void) {
 }
 
 /* True if a long test leaves out the combination of its cases whose indices have this sum. It keeps
- * all of them on CPUs and GPUs, every second one on the emulated GPU, every fourth there if tests
- * are short or under AddressSanitizer. */
+ * all of them on CPUs and GPUs, and every fourth one on the emulated GPU. */
 static inline bool test_leaves_out(size_t sum) {
-    return test_emulated() && sum % (test_sanitized() || test_short() ? 4 : 2) != 0;
+    return test_emulated() && sum % 4 != 0;
 }
 
 /* True on real GPUs and where the emulator imitates them: tensor cores truncate sums, and fused

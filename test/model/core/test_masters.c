@@ -46,11 +46,13 @@ static void set_up(struct config *config, enum config_precision precision, int v
     if (variant & 2) config->train.recompute = RECOMPUTE_LAYER;
 }
 
+/* Each family in all precisions and variants, but not in all pairs of them. */
 Test(masters, train_to_the_same_bits_in_every_form) {
     for (size_t p = 1; p < COUNT(rig_precisions); p++)
         for (int variant = 0; variant < 4 * FAMILIES; variant++) {
             struct config config;
             double loss, kept_loss;
+            if ((variant + variant / 4 + (int)p) % 4) continue;
             if (test_emulated() && (variant + (int)p) % FAMILIES != variant / 4) continue;
             set_up(&config, rig_precisions[p], variant % 4);
             set_family(&config, variant / 4);

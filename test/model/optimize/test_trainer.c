@@ -9,9 +9,11 @@ static const char *name_of(const struct rig *rig) {
     return config_precision_name(rig->config.precision);
 }
 
+/* Each family in every second precision. */
 Test(trainer, training_lowers_the_loss) {
     for (int i = 0; i < (int)COUNT(rig_precisions) * FAMILIES; i++) {
         struct rig rig = {0};
+        if ((i / FAMILIES + i % FAMILIES) % 2) continue;
         if (test_emulated() && i / FAMILIES % FAMILIES != i % FAMILIES) continue;
         rig_config(&rig.config, rig_precisions[i / FAMILIES]);
         set_family(&rig.config, i % FAMILIES);
@@ -122,6 +124,7 @@ Test(trainer, repeats_with_1_2_and_3_threads) {
     for (size_t p = 0; p < COUNT(rig_precisions); p++) {
         struct config config;
         for (int family = 0; family < FAMILIES; family++) {
+            if (test_leaves_out(p + (size_t)family)) continue;
             rig_config(&config, rig_precisions[p]);
             check_threads(&config, set_family(&config, family));
         }
