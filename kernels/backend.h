@@ -45,6 +45,7 @@ struct backend_description {
     char library[64];                  /* library of matrix products, with its version */
     int threads;                       /* 0: not a CPU */
     bool computes[DTYPE_COUNT];        /* by enum dtype: supports computing in it */
+    bool delta_rule;                   /* supports delta_rule_forward and _backward */
     bool native[DTYPE_COUNT];          /* products in it are faster than in fp32 */
     bool native_8_bit;                 /* products of 8-bit operands are faster than in bf16 */
     bool attention_bf16;               /* CPU: attention multiplies bf16 without widening it */

@@ -229,6 +229,12 @@ int precision_resolve(struct precision *precision, FILE *notes, const struct con
                     "precision \"%s\": %s cannot compute in bf16\n"
                     "use \"precision\": \"fp16\", which scales the loss to make up for its range",
                     config_precision_name(config->precision), be->device.description);
+    if (config->model.full_attention_interval > 1 && !be->device.delta_rule)
+        return fail(error,
+                    "model.full_attention_interval: %s cannot compute Gated DeltaNets, which need "
+                    "tensor cores for TF32 (compute capability 8.0)\n"
+                    "use a newer GPU, or \"device\": \"cpu\"",
+                    be->device.description);
     resolve_sites(p, config);
     resolve_quantized(p, config);
     if (check_products(p, notes, config, be, error)) return -1;

@@ -69,8 +69,8 @@ struct precision {
 };
 
 /* Resolves config->precision ("auto" by the device's abilities) and the autocast block. Fails if
- * the device cannot compute in the dtype; a CPU supports all. notes (note.h) gets the reason of
- * an automatic choice. */
+ * the device cannot compute in the dtype, or Gated DeltaNets; a CPU supports all. notes (note.h)
+ * gets the reason of an automatic choice. */
 int precision_resolve(struct precision *precision, FILE *notes, const struct config *config,
                       const struct backend *be, struct error *error);
 

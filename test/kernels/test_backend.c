@@ -13,6 +13,9 @@
 #include "kernels/open/backend_open.h"
 #include "kernels/ranks.h"
 #include "test/device.h"
+#ifdef EMULATED
+#include "test/cuda_emulator/control.h"
+#endif
 
 static struct backend open_cpu(int threads) {
     struct backend be;
@@ -42,6 +45,20 @@ static struct backend open_here(void) {
         backend_open(&be, &(const struct backend_options){.device = test_device()}, &error), 0,
         "%s", error.text);
     return be;
+}
+
+/* It needs tensor cores for TF32. */
+Test(backend, gpus_before_sm_80_lack_the_delta_rule) {
+    struct backend be = open_here();
+    cr_expect(be.device.delta_rule);
+    backend_close(&be);
+#ifdef EMULATED
+    if (!test_emulated()) return;
+    cuda_emulator_capability(75);
+    be = open_here();
+    cr_expect_not(be.device.delta_rule);
+    backend_close(&be);
+#endif
 }
 
 /* Every operation has a function in each table. */
@@ -88,8 +105,8 @@ static void run_unplanned(struct backend *be) {
     static const int32_t tokens[N] = {0};
     OP(be, embedding_backward, .dtoken_table = &(struct tensor){table, DTYPE_F32, 2, {1, C}},
        .dposition_table = &(struct tensor){sum, DTYPE_F32, 2, {1, C}},
-       .dout = &(struct tensor){dout, DTYPE_F32, 2, {N, C}}, .tokens = tokens,
-       .sequence_length = 1, .token_scale = 1);
+       .dout = &(struct tensor){dout, DTYPE_F32, 2, {N, C}}, .tokens = tokens, .sequence_length = 1,
+       .token_scale = 1);
 }
 
 /* Runs in a process of its own, with 1000 bytes planned. */

@@ -501,6 +501,7 @@ static void fill(struct backend *be) {
     device->name = "cuda";
     device->computes[DTYPE_F32] = device->computes[DTYPE_F16] = device->native[DTYPE_F16] = true;
     device->computes[DTYPE_BF16] = device->native[DTYPE_BF16] = cuda_state(be)->major >= 8;
+    device->delta_rule = cuda_state(be)->major >= 8; /* it multiplies in TF32 */
     device->native_8_bit = cuda_has_8_bit(cuda_state(be));
     for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
         device->square_share[dtype] = cuda_square_share((enum dtype)dtype);

@@ -250,6 +250,25 @@ Test(precision, a_device_without_bf16_is_an_error_that_proposes_fp16) {
 }
 
 /* fp8 is bf16 except that some operands are rounded once more. */
+Test(precision, a_device_without_the_delta_rule_is_an_error_that_proposes_others) {
+    struct backend be = {.device = {.description = "Turing"}};
+    struct precision precision;
+    struct config config;
+    struct error error = {0};
+    config_defaults(&config);
+    config.precision = CONFIG_PRECISION_FP16;
+    config.model.full_attention_interval = 4;
+    cr_expect_eq(precision_resolve(&precision, NULL, &config, &be, &error), -1);
+    cr_expect(strstr(error.text, "Turing cannot compute Gated DeltaNets") &&
+                  strstr(error.text, "\"device\": \"cpu\""),
+              "%s", error.text);
+    config.model.full_attention_interval = 1; /* all layers have attention */
+    cr_expect_eq(precision_resolve(&precision, NULL, &config, &be, &error), 0);
+    config.model.full_attention_interval = 4;
+    be.device.delta_rule = true;
+    cr_expect_eq(precision_resolve(&precision, NULL, &config, &be, &error), 0);
+}
+
 Test(precision, linear_layers_have_8_bits_unless_the_config_keeps_them_out) {
     struct config config, bf16;
     config_defaults(&bf16);
