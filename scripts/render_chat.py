@@ -20,7 +20,7 @@ Pairs for preference tuning are {"prompt", "chosen", "rejected"} or {"chosen", "
 of messages, labelled answers {"prompt", "completion", "label"}. Each list becomes one of segments.
 
 Needs transformers: pip install transformers jinja2. ./prepare renders ChatML, Llama 3, Mistral 7B
-v0.3 and Gemma itself. After an error the output ends in a line that is not a row, so that ./prepare
+v0.3, Gemma, OLMo 2 and EXAONE 4 itself. After an error the output ends in a line that is not a row, so that ./prepare
 fails too.
 """
 import argparse

@@ -26,10 +26,13 @@ struct chat_template {
     const char *tokens[4]; /* special tokens that a tokenizer for it has */
     const char
         *variants[2];  /* special tokens of tokenizers for other templates that have the same */
+    const char *mark;  /* text that the tokenizer's own template has, if there is one */
+    bool needs_own;    /* there has to be one: its tokens alone are those of another template */
     const char *begin; /* text before all messages */
     struct turn turns[ROLES];
     const char *lead;  /* before the assistant's content: counts in the loss, as turns[].end */
     const char *after; /* after turns[].end of the assistant: does not count */
+    bool separates;    /* `after` is only before another message */
     bool trims[ROLES]; /* contents are used without the white space around them */
     enum system_place system;
     const char *jinja; /* the template for transformers */
@@ -39,6 +42,7 @@ static const struct chat_template templates[] = {
     {.name = "ChatML",
      .tokens = {"<|im_start|>", "<|im_end|>"},
      .variants = {"<|im_sep|>"},
+     .mark = "<|im_start|>",
      .begin = "",
      .turns = {{"<|im_start|>system\n", "<|im_end|>\n"},
                {"<|im_start|>user\n", "<|im_end|>\n"},
@@ -50,6 +54,7 @@ static const struct chat_template templates[] = {
               "%}{{ '<|im_start|>assistant\\n' }}{% endif %}"},
     {.name = "Llama 3",
      .tokens = {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"},
+     .mark = "<|start_header_id|>",
      .begin = "<|begin_of_text|>",
      .turns = {{"<|start_header_id|>system<|end_header_id|>\n\n", "<|eot_id|>"},
                {"<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"},
@@ -65,6 +70,7 @@ static const struct chat_template templates[] = {
     {.name = "Mistral 7B v0.3",
      .tokens = {"<s>", "[INST]", "[/INST]", "</s>"},
      .variants = {"[PREFIX]", "[SYSTEM_PROMPT]"},
+     .mark = "[INST]",
      .begin = "<s>",
      .turns = {{"", "\n\n"}, {"[INST] ", "[/INST]"}, {"", "</s>"}},
      .lead = " ",
@@ -80,6 +86,7 @@ static const struct chat_template templates[] = {
               "message['content'] | trim + '</s>' }}{% endif %}{% endfor %}"},
     {.name = "Gemma",
      .tokens = {"<bos>", "<start_of_turn>", "<end_of_turn>"},
+     .mark = "<start_of_turn>",
      .begin = "<bos>",
      .turns = {{"", "\n\n"},
                {"<start_of_turn>user\n", "<end_of_turn>\n"},
@@ -94,28 +101,51 @@ static const struct chat_template templates[] = {
               "message['role']) + '\\n' + ns.system + message['content'] | trim + "
               "'<end_of_turn>\\n' }}{% set ns.system = '' %}{% endif %}{% endfor %}{% if "
               "add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}"},
+    /* Its tokenizer is OLMo 3's, whose template is a kind of ChatML. */
+    {.name = "OLMo 2",
+     .tokens = {"<|endoftext|>", "<|endofprompt|>", "<|im_start|>"},
+     .mark = "<|assistant|>",
+     .needs_own = true,
+     .begin = "<|endoftext|>",
+     .turns = {{"<|system|>\n", "\n"}, {"<|user|>\n", "\n"}, {"<|assistant|>\n", "<|endoftext|>"}},
+     .lead = "",
+     .after = "\n",
+     .separates = true,
+     .jinja = "{{ '<|endoftext|>' }}{% for message in messages %}{{ '<|' + message['role'] + "
+              "'|>\\n' + message['content'] }}{% if message['role'] == 'assistant' %}{{ "
+              "'<|endoftext|>' + ('' if loop.last else '\\n') }}{% else %}{{ '\\n' }}{% endif %}"
+              "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}"},
+    {.name = "EXAONE 4",
+     .tokens = {"[|system|]", "[|assistant|]", "[|tool|]", "[|endofturn|]"},
+     .mark = "[|assistant|]",
+     .begin = "",
+     .turns = {{"[|system|]\n", "[|endofturn|]\n"},
+               {"[|user|]\n", "[|endofturn|]\n"},
+               {"[|assistant|]\n<think>\n\n</think>\n\n", "[|endofturn|]"}},
+     .lead = "",
+     .after = "\n",
+     .jinja =
+         "{% set thought = '<think>\\n\\n</think>\\n\\n' %}{% for message in messages %}{{ '[|' "
+         "+ message['role'] + '|]\\n' + (thought if message['role'] == 'assistant' else '') + "
+         "message['content'] + '[|endofturn|]\\n' }}{% endfor %}{% if add_generation_prompt %}"
+         "{{ '[|assistant|]\\n' + thought }}{% endif %}"},
 };
 
 static bool has_token(const struct tokenizer *tokenizer, const char *name) {
     return tokenizer_special(tokenizer, name, strlen(name)) >= 0;
 }
 
-static bool fits(const struct chat_template *chat, const struct tokenizer *tokenizer) {
+bool chat_template_fits(const struct chat_template *chat, const struct tokenizer *tokenizer,
+                        const char *own) {
     for (size_t i = 0; i < sizeof chat->tokens / sizeof *chat->tokens && chat->tokens[i]; i++)
         if (!has_token(tokenizer, chat->tokens[i])) return false;
     for (size_t i = 0; i < sizeof chat->variants / sizeof *chat->variants && chat->variants[i]; i++)
         if (has_token(tokenizer, chat->variants[i])) return false;
-    return true;
+    return own ? strstr(own, chat->mark) != NULL : !chat->needs_own;
 }
 
 const struct chat_template *chat_template_at(int index) {
     return index < (int)(sizeof templates / sizeof *templates) ? &templates[index] : NULL;
-}
-
-const struct chat_template *chat_template_of(const struct tokenizer *tokenizer) {
-    int i = 0;
-    while (chat_template_at(i) && !fits(chat_template_at(i), tokenizer)) i++;
-    return chat_template_at(i);
 }
 
 /* Returns a content without the white space around it, as the templates do with Python's strip. */
@@ -193,7 +223,8 @@ static void put_messages(const struct chat_template *chat, const struct jsonl_me
         if (role == ASSISTANT) put(segments, chat->lead, segment.in_loss);
         if (segment.size > 0) arrput(*segments, segment);
         put(segments, turn->end, segment.in_loss);
-        if (role == ASSISTANT) put(segments, chat->after, false);
+        if (role == ASSISTANT && !(chat->separates && i + 1 == count))
+            put(segments, chat->after, false);
     }
 }
 

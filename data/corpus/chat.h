@@ -1,5 +1,6 @@
-/* Renders conversations as the chat templates of models do: ChatML, Llama 3's, Mistral's and
- * Gemma's. The special tokens of a tokenizer decide between them. */
+/* Renders conversations as the chat templates of models do: ChatML, Llama 3's, Mistral's, Gemma's,
+ * OLMo 2's and EXAONE 4's. The special tokens of a tokenizer decide between them, and the template
+ * in its folder. */
 #pragma once
 
 #include <stdbool.h>
@@ -27,8 +28,10 @@ struct chat_template;
 /* Returns the template of this index, from 0, or NULL if there is none. */
 const struct chat_template *chat_template_at(int index);
 
-/* Returns the template for the tokenizer, or NULL if it has the special tokens of none. */
-const struct chat_template *chat_template_of(const struct tokenizer *tokenizer);
+/* True if the tokenizer has the special tokens of a template and its own template, if it has one,
+ * is of that kind. own: the text of the latter, or NULL. */
+bool chat_template_fits(const struct chat_template *chat, const struct tokenizer *tokenizer,
+                        const char *own);
 
 /* True if a message of this role is an answer of the assistant. */
 bool chat_is_assistant(const struct jsonl_member *role);
@@ -57,7 +60,7 @@ int chat_render_from(const struct chat_template *chat, const struct jsonl_member
 void chat_turn(const struct chat_template *chat, const char *system, const char *user, bool first,
                char **text);
 
-/* Returns "ChatML", "Llama 3", "Mistral 7B v0.3" or "Gemma". */
+/* Returns "ChatML", "Llama 3", "Mistral 7B v0.3", "Gemma", "OLMo 2" or "EXAONE 4". */
 const char *chat_template_name(const struct chat_template *chat);
 
 /* Returns the template in Jinja, for tokenizers of transformers. */

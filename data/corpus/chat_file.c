@@ -41,6 +41,16 @@ int chat_file_read(char **text, const char *directory, struct error *error) {
     return *text ? 0 : RESULT_NONE;
 }
 
+const struct chat_template *chat_template_of(const struct tokenizer *tokenizer) {
+    struct error ignored;
+    char *own = NULL;
+    int i = 0;
+    if (tokenizer->directory) chat_file_read(&own, tokenizer->directory, &ignored);
+    while (chat_template_at(i) && !chat_template_fits(chat_template_at(i), tokenizer, own)) i++;
+    free(own);
+    return chat_template_at(i);
+}
+
 /* Removes what does not change the text that a template renders: white space in tags, the line feed
  * after a block, and quotes and the signs between joined strings. */
 static void normalize(char *text) {

@@ -7,6 +7,7 @@
 
 #include <stb/stb_ds.h>
 
+#include "data/corpus/chat_file.h"
 #include "data/util/utf8.h"
 
 static const struct jsonl_member MESSAGE[] = {{.name = "role", .synonym = "from"},
@@ -237,8 +238,8 @@ static bool has_template(struct rows *rows) {
 static int find_template(struct rows *rows, struct error *error) {
     if (has_template(rows)) return 0;
     return fail(error,
-                "the row has \"%s\", but the tokenizer has the special tokens of no known chat "
-                "template (ChatML, Llama 3, Mistral 7B v0.3, Gemma)\nrender the file with "
+                "the row has \"%s\", but the tokenizer is for no known chat template (ChatML, "
+                "Llama 3, Mistral 7B v0.3, Gemma, OLMo 2, EXAONE 4)\nrender the file with "
                 "scripts/render_chat.py, which uses the model's own template",
                 rows_have_answers(rows) ? "messages" : rows->names[0]);
 }

@@ -11,7 +11,7 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/corpus/chat.h"
+#include "data/corpus/chat_file.h"
 #include "data/corpus/prompts.h"
 #include "data/util/file_stream.h"
 #include "data/util/files.h"
@@ -28,8 +28,7 @@ static const uint64_t VALIDATION_STREAM = (uint64_t)1 << 62;
 
 /* Appends what the model reads of a conversation: [system], user, assistant, user ... */
 static const char *render(char **text, const struct cJSON *messages,
-                          const struct tokenizer *tokenizer) {
-    const struct chat_template *chat = chat_template_of(tokenizer);
+                          const struct chat_template *chat) {
     const struct cJSON *message;
     const char *system = NULL, *last = "";
     if (!chat) return "\"prompt\" has messages, but the tokenizer has no known chat template";
@@ -69,7 +68,7 @@ static const char *read_row(struct rollouts *rollouts, const struct cJSON *root,
     if (cJSON_IsString(prompt) && *prompt->valuestring)
         memcpy(arraddnptr(text, strlen(prompt->valuestring)), prompt->valuestring,
                strlen(prompt->valuestring));
-    else if (cJSON_IsArray(prompt)) bad = render(&text, prompt, rollouts->tokenizer);
+    else if (cJSON_IsArray(prompt)) bad = render(&text, prompt, rollouts->chat);
     else bad = "the row needs a \"prompt\", a string or a list of messages";
     if (!bad && json_member(root, "completion"))
         bad = "the row has a \"completion\", but the model draws it";
@@ -487,6 +486,7 @@ int rollouts_open(struct rollouts *rollouts, const struct config *config, struct
                   const char *directory, int64_t step, struct error *error) {
     if (rollouts_allocate(rollouts, config, error)) return -1;
     rollouts->tokenizer = tokenizer;
+    rollouts->chat = chat_template_of(tokenizer);
     rollouts->sampler = sampler;
     for (int i = 0; i < 2; i++) {
         for (uint64_t sample = 0; loaders[i] && sample < loaders[i]->sequence_count; sample++)

@@ -38,6 +38,7 @@ struct completion {
 struct rollouts {
     const struct config *config;
     const struct tokenizer *tokenizer;
+    const struct chat_template *chat; /* NULL: none */
     struct sampler *sampler;
     struct reward reward;
     int64_t count;                   /* completions of a step */

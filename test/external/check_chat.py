@@ -28,6 +28,11 @@ CHATS = [
 ]
 OWN = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}{# own #}")
+# Renders as the template of OLMo-2-1124-13B-Instruct, and begins turns as it does.
+OLMO2 = ("{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %}{{ '<|assistant|>\n' + "
+         "m.content + eos_token + ('' if loop.last else '\n') }}{% else %}{{ '<|' + m.role + '|>\n' + "
+         "m.content + '\n' }}{% endif %}{% endfor %}{% if add_generation_prompt %}{{ "
+         "'<|assistant|>\n' }}{% endif %}")
 REPEATS = 8  # of the rows, so that few tokens are in the tail of the shard
 # Special tokens, the token before a text, the end of a turn, the model's eos, a template of its own
 KINDS = {
@@ -40,6 +45,10 @@ KINDS = {
     "gemma": (["<pad>", "<eos>", "<bos>", "<start_of_turn>", "<end_of_turn>"], "<bos>",
               "<end_of_turn>", "<eos>", None),
     "mistral": (["<unk>", "<s>", "</s>", "[INST]", "[/INST]"], "<s>", "</s>", "</s>", None),
+    "olmo2": (["<|endoftext|>", "<|endofprompt|>", "<|im_start|>", "<|im_end|>"], "<|endoftext|>",
+              "<|endoftext|>", "<|endoftext|>", OLMO2),
+    "exaone4": (["<|endoftext|>", "[|system|]", "[|tool|]", "[|assistant|]", "[|user|]",
+                 "[|endofturn|]"], None, "[|endofturn|]", "[|endofturn|]", None),
 }
 
 

@@ -24,4 +24,7 @@ static const char CHATML[] = ", \"<|im_start|>\": 260, \"<|im_end|>\": 261";
 static const char LLAMA3[] = ", \"<|begin_of_text|>\": 260, \"<|start_header_id|>\": 261, "
                              "\"<|end_header_id|>\": 262, \"<|eot_id|>\": 263";
 static const char GEMMA[] = ", \"<bos>\": 260, \"<start_of_turn>\": 261, \"<end_of_turn>\": 262";
+static const char OLMO[] = ", \"<|endofprompt|>\": 260, \"<|im_start|>\": 261, \"<|im_end|>\": 262";
+static const char EXAONE4[] = ", \"[|system|]\": 260, \"[|user|]\": 261, \"[|assistant|]\": 262, "
+                              "\"[|tool|]\": 263, \"[|endofturn|]\": 264";
 static const char MISTRAL[] = ", \"<s>\": 260, \"</s>\": 261, \"[INST]\": 262, \"[/INST]\": 263";

@@ -6,7 +6,7 @@
 
 #include <stb/stb_ds.h>
 
-enum { CHATML, LLAMA3, MISTRAL, GEMMA, TEMPLATES };
+enum { CHATML, LLAMA3, MISTRAL, GEMMA, OLMO2, EXAONE4, TEMPLATES };
 
 static struct jsonl_member member(const char *text) {
     return (struct jsonl_member){.text = (char *)text, .size = strlen(text)};

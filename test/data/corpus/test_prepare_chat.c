@@ -4,7 +4,7 @@
 #include "test/data/corpus/chat_tokenizer.h"
 #include "test/data/corpus/prepare_fixture.h"
 
-#include "data/corpus/chat.h"
+#include "data/corpus/chat_file.h"
 
 TestSuite(prepare_chat, .init = make_folder, .fini = remove_folder);
 
@@ -101,6 +101,59 @@ Test(prepare_chat, gemma_moves_the_system_message_to_the_first_question) {
     write_text("a.jsonl", "{\"messages\":[{\"role\":\"assistant\",\"content\":\"a\"}]}");
     cr_expect_eq(run("--tokenizer chat --force --out set a.jsonl"), 1);
     cr_expect_not_null(strstr(error_text, "chat template needs user"), "%s", error_text);
+}
+
+static const char THREE_TURNS[] =
+    "{\"messages\":[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\" q\"},"
+    "{\"role\":\"assistant\",\"content\":\"a \"},{\"role\":\"user\",\"content\":\"r\"},"
+    "{\"role\":\"assistant\",\"content\":\"b\"}]}\n";
+
+/* Expected as transformers renders the template of OLMo-2-1124-13B-Instruct, whose tokenizer also
+ * has ChatML's tokens. */
+Test(prepare_chat, olmo_2_has_no_line_feed_after_the_last_answer) {
+    write_tokenizer(OLMO);
+    write_text("chat/chat_template.jinja", "{{ '<|user|>\n' }}{{ '<|assistant|>\n' }}");
+    prepare(THREE_TURNS);
+    expect("set_train_*.bin", "^A<|system|>\ns\n<|user|>\n q\n<|assistant|>\n{a A}\n<|user|>\nr\n"
+                              "<|assistant|>\n{bA}");
+    write_text("chat/chat_template.jinja", "{{ '<|im_start|>' }}"); /* OLMo 3's */
+    prepare(THREE_TURNS);
+    expect("set_train_*.bin", "^Fsystem\nsG\nFuser\n qG\nFassistant\n{a G}\nFuser\nrG\nFassistant\n"
+                              "{bG}\n");
+}
+
+/* Expected as transformers renders the template of EXAONE-4.0-1.2B. */
+Test(prepare_chat, exaone_4_answers_without_thoughts) {
+    write_tokenizer(EXAONE4);
+    prepare(THREE_TURNS);
+    expect("set_train_*.bin",
+           "^E\nsI\nF\n qI\nG\n<think>N</think>N{a I}\nF\nrI\nG\n<think>N</think>N{bI}\n");
+}
+
+/* A folder's own template that does without the special tokens of a built-in one is another. */
+Test(prepare_chat, templates_of_families_that_are_not_built_in_are_refused) {
+    static const struct {
+        const char *tokens, *own;
+    } families[] = {
+        {", \"<|start_of_role|>\": 260, \"<|end_of_role|>\": 261",
+         "<|start_of_role|>"},                                                        /* Granite */
+        {", \"[gMASK]\": 260, \"<sop>\": 261, \"<|user|>\": 262", "[gMASK]<sop>"},    /* GLM-4 */
+        {", \"<|user|>\": 260, \"<|assistant|>\": 261, \"<|end|>\": 262", "<|end|>"}, /* Phi-3 */
+        {", \"<seed:bos>\": 260, \"<seed:eos>\": 261", "<seed:bos>"},                 /* Seed-OSS */
+        {", \"<s>\": 260, \"</s>\": 261, \"[INST]\": 262, \"[/INST]\": 263, \"[SYSTEM_PROMPT]\": "
+         "264",
+         "[INST]"}, /* Ministral 3 */
+        {CHATML, "<|another|>"},
+    };
+    write_text("a.jsonl", THREE_TURNS);
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        write_tokenizer(families[i].tokens);
+        write_text("chat/chat_template.jinja", families[i].own);
+        cr_expect_eq(run("--tokenizer chat --force --out set a.jsonl"), 1, "%zu", i);
+        cr_expect(strstr(error_text, "no known chat template") &&
+                      strstr(error_text, "scripts/render_chat.py"),
+                  "%s", error_text);
+    }
 }
 
 #define USER(text)      "{\"role\":\"user\",\"content\":\"" text "\"}"
@@ -415,7 +468,7 @@ Test(prepare_chat, another_template_is_noted) {
     tokenizer_close(&tokenizer);
     prepare(row);
     cr_expect_null(strstr(error_text, "note"), "%s", error_text);
-    write_text("chat/chat_template.jinja", "{{ messages }}");
+    write_text("chat/chat_template.jinja", "{{ '<|im_start|>' }}{{ messages }}");
     prepare(row);
     cr_expect_not_null(strstr(error_text, "note: chat has a chat template of its own"));
     cr_expect_not_null(strstr(error_text, "the built-in one of ChatML"));
@@ -449,9 +502,9 @@ Test(prepare_chat, another_template_is_noted) {
     }
     unlink(in_folder("chat/chat_template.jinja"));
     static const char *const configs[] = {
-        "{\"chat_template\": \"{{ x }}\"}",
+        "{\"chat_template\": \"{{ '<|im_start|>' }}\"}",
         "{\"chat_template\": [{\"name\": \"tools\", \"template\": \"{{ x }}\"}, "
-        "{\"name\": \"default\", \"template\": \"{{ y }}\"}]}",
+        "{\"name\": \"default\", \"template\": \"{{ '<|im_start|>' }}\"}]}",
         "{\"chat_template\": null, \"eos_token\": \"x\"}"};
     for (int i = 0; i < 3; i++) {
         write_text("chat/tokenizer_config.json", configs[i]);
