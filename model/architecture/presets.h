@@ -40,7 +40,14 @@
       .tied_head = true, .rope_theta = 1e7, .embedding_multiplier = 12,                            \
       .attention_multiplier = 0.015625, .residual_multiplier = 0.22, .logits_scaling = 8)          \
     X(PHI_3_MINI_4K, "phi-3-mini-4k", PRESET_LLAMA, 32, 32, 32, 96, 3072, 8192, 4096, 32064,       \
-      .window = 2047, .fused = FUSED_ALL, .partial_rotary_factor = 1)
+      .window = 2047, .fused = FUSED_ALL, .partial_rotary_factor = 1)                              \
+    X(QWEN3_5_0_8B, "qwen3.5-0.8b", PRESET_LLAMA, 24, 8, 2, 256, 1024, 3584, 262144, 248320,       \
+      .tied_head = true, .rope_theta = 1e7, .norm_eps = 1e-6, .norm_zero_centered = true,          \
+      .qk_norm = true, .attention_gate = true, .partial_rotary_factor = 0.25,                      \
+      .full_attention_interval = 4)                                                                \
+    X(MINISTRAL_3_3B, "ministral-3-3b", PRESET_LLAMA, 26, 32, 8, 128, 3072, 9216, 262144, 131072,  \
+      .tied_head = true, .rope_theta = 1e6, .rope_scaling = ROPE_YARN, .rope_factor = 16,          \
+      .rope_original_positions = 16384, .rope_attention_factor = 1, .query_scaling_beta = 0.1)
 
 /* Parts of most models of the families. */
 #define PRESET_GPT2  .norm_eps = 1e-5, .bias = BIAS_ALL, .tied_head = true, COMMON_DEFAULTS

@@ -29,9 +29,9 @@ CHATS = [
 OWN = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}{# own #}")
 # Renders as the template of OLMo-2-1124-13B-Instruct, and begins turns as it does.
-OLMO2 = ("{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %}{{ '<|assistant|>\n' + "
-         "m.content + eos_token + ('' if loop.last else '\n') }}{% else %}{{ '<|' + m.role + '|>\n' + "
-         "m.content + '\n' }}{% endif %}{% endfor %}{% if add_generation_prompt %}{{ "
+OLMO2 = ("{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %}{{ '<|assistant|>\n' "
+         "+ m.content + eos_token + ('' if loop.last else '\n') }}{% else %}{{ '<|' + m.role + "
+         "'|>\n' + m.content + '\n' }}{% endif %}{% endfor %}{% if add_generation_prompt %}{{ "
          "'<|assistant|>\n' }}{% endif %}")
 REPEATS = 8  # of the rows, so that few tokens are in the tail of the shard
 # Special tokens, the token before a text, the end of a turn, the model's eos, a template of its own

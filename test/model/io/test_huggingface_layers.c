@@ -30,6 +30,23 @@ TestSuite(huggingface_layers, .init = make_folder, .fini = remove_folder);
     "{\"factor\":16.0,\"high_freq_factor\":4.0,\"low_freq_factor\":1.0," \
     "\"original_max_position_embeddings\":8192,\"rope_type\":\"llama3\""
 
+#define QWEN3_5                                                                             \
+    "{\"model_type\":\"qwen3_5_text\",\"attn_output_gate\":true,\"hidden_size\":1024,"      \
+    "\"intermediate_size\":3584,\"max_position_embeddings\":262144,\"rms_norm_eps\":1e-06," \
+    "\"num_attention_heads\":8,\"num_key_value_heads\":2,"                                  \
+    "\"tie_word_embeddings\":true,\"vocab_size\":248320"
+#define MROPE                                                                        \
+    ",\"rope_parameters\":{\"mrope_interleaved\":true,\"mrope_section\":[11,11,10]," \
+    "\"partial_rotary_factor\":0.25,\"rope_theta\":10000000,\"rope_type\":\"default\"}"
+#define MINISTRAL_3_3B                                                                          \
+    "{\"model_type\":\"ministral3\",\"head_dim\":128,\"hidden_size\":3072,"                     \
+    "\"intermediate_size\":9216,\"max_position_embeddings\":262144,\"num_attention_heads\":32," \
+    "\"num_hidden_layers\":26,\"num_key_value_heads\":8,\"rms_norm_eps\":1e-05,"                \
+    "\"tie_word_embeddings\":true,\"vocab_size\":131072,\"sliding_window\":null,"               \
+    "\"rope_parameters\":{\"beta_fast\":32.0,\"beta_slow\":1.0,\"factor\":16.0,"                \
+    "\"llama_4_scaling_beta\":0.1,\"mscale\":1.0,\"mscale_all_dim\":1.0,"                       \
+    "\"original_max_position_embeddings\":16384,\"rope_theta\":1000000.0,\"rope_type\":\"yarn\"}}"
+
 /* By older and by newer versions of transformers. */
 static const struct {
     enum config_preset preset;
@@ -56,6 +73,9 @@ static const struct {
      EXAONE_4_1_2B "\"rope_scaling\":" LLAMA3 "},\"rope_theta\":1000000}"},
     {CONFIG_PRESET_EXAONE_4_1_2B, FAMILY_EXAONE4,
      EXAONE_4_1_2B "\"rope_parameters\":" LLAMA3 ",\"rope_theta\":1000000}}"},
+    {CONFIG_PRESET_QWEN3_5_0_8B, FAMILY_QWEN3_5,
+     QWEN3_5 ",\"num_hidden_layers\":24,\"linear_num_value_heads\":16" MROPE "}"},
+    {CONFIG_PRESET_MINISTRAL_3_3B, FAMILY_MINISTRAL3, MINISTRAL_3_3B},
 };
 
 Test(huggingface_layers, published_files_are_the_presets) {
@@ -79,21 +99,13 @@ Test(huggingface_layers, published_files_are_the_presets) {
     }
 }
 
-#define QWEN3_5                                                                             \
-    "{\"model_type\":\"qwen3_5_text\",\"attn_output_gate\":true,\"hidden_size\":1024,"      \
-    "\"intermediate_size\":3584,\"max_position_embeddings\":262144,\"rms_norm_eps\":1e-06," \
-    "\"num_attention_heads\":8,\"num_hidden_layers\":5,\"num_key_value_heads\":2,"          \
-    "\"tie_word_embeddings\":true,\"vocab_size\":248320"
-#define MROPE                                                                        \
-    ",\"rope_parameters\":{\"mrope_interleaved\":true,\"mrope_section\":[11,11,10]," \
-    "\"partial_rotary_factor\":0.25,\"rope_theta\":10000000,\"rope_type\":\"default\"}"
 #define LINEAR_LAYER "\"linear_attention\""
 #define FULL_LAYER   "\"full_attention\""
 
 /* Absent keys have the defaults of transformers; layers are an interval or a list. */
 Test(huggingface_layers, gated_delta_nets) {
     struct config config;
-    SUCCEEDS(read_config_text(&config, QWEN3_5 "}"));
+    SUCCEEDS(read_config_text(&config, QWEN3_5 ",\"num_hidden_layers\":5}"));
     struct model_shape s = config_shape(&config);
     cr_expect_eq(shape_family(&s), FAMILY_QWEN3_5);
     cr_expect_eq(s.full_attention_interval, 4);
@@ -104,10 +116,10 @@ Test(huggingface_layers, gated_delta_nets) {
     cr_expect_eq(s.linear_conv_kernel_dim, 4);
     cr_expect_eq(s.partial_rotary_factor, 0.25);
     cr_expect_eq(s.rope_theta, 10000);
-    SUCCEEDS(read_config_text(&config,
-                              QWEN3_5 MROPE ",\"linear_num_value_heads\":48,"
-                                            "\"layer_types\":[" LINEAR_LAYER "," FULL_LAYER
-                                            "," LINEAR_LAYER "," FULL_LAYER "," LINEAR_LAYER "]}"));
+    SUCCEEDS(read_config_text(&config, QWEN3_5 MROPE
+                              ",\"num_hidden_layers\":5,\"linear_num_value_heads\":48,"
+                              "\"layer_types\":[" LINEAR_LAYER "," FULL_LAYER "," LINEAR_LAYER
+                              "," FULL_LAYER "," LINEAR_LAYER "]}"));
     cr_expect_eq(config.model.full_attention_interval, 2);
     cr_expect_eq(config.model.linear_num_value_heads, 48);
     cr_expect_eq(config.model.rope_theta, 1e7);
@@ -163,10 +175,11 @@ Test(huggingface_layers, what_cannot_be_computed_is_refused_by_name) {
         {SIZES_OF("exaone4", "1") ",\"layer_types\":[\"full_attention\"]}",
          "a layer with the window"},
         {SIZES_OF("exaone4", "4") ",\"sliding_window_pattern\":\"LG\"}", "layer_types is missing"},
-        {QWEN3_5 ",\"layer_types\":[" FULL_LAYER "," FULL_LAYER "," LINEAR_LAYER "," FULL_LAYER
-                 "," LINEAR_LAYER "]}",
+        {QWEN3_5 ",\"num_hidden_layers\":5,\"layer_types\":[" FULL_LAYER "," FULL_LAYER
+                 "," LINEAR_LAYER "," FULL_LAYER "," LINEAR_LAYER "]}",
          "\"full_attention\" for each N-th layer, and \"linear_attention\" for"},
-        {QWEN3_5 ",\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":4}}",
+        {QWEN3_5
+         ",\"num_hidden_layers\":5,\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":4}}",
          "needs rope_type \"default\""},
         {SIZES_OF("qwen3_5_text", "2") ",\"attn_output_gate\":false}", "needs true"},
         {SIZES_OF("exaone4", "4") ",\"sliding_window_pattern\":0}", "a whole number from 1 on"},
