@@ -297,6 +297,13 @@ static int refuse_type(struct config_reader *reader) {
         if (!reader_is_null(reader, experts[i]))
             return reader_refuse(reader, "model_type",
                                  "a dense model: it has no mixture of experts");
+    const char *type = json_text(reader->root, "model_type");
+    if (type && strncmp(type, "gemma4", strlen("gemma4")) == 0) {
+        reader->rules = "Gemma";
+        return reader_refuse(reader, "model_type",
+                             "\"gemma2\", \"gemma3_text\" or \"gemma3\": layers of Gemma 4 have "
+                             "heads of two sizes, which it does not compute");
+    }
     return reader_refuse(reader, "model_type", wanted);
 }
 

@@ -186,6 +186,9 @@ Test(huggingface_layers, what_cannot_be_computed_is_refused_by_name) {
         {SIZES_OF("exaone4", "4") ",\"sliding_window_pattern\":2.5}", "a whole number from 1 on"},
         {SIZES_OF("olmo2", "4") ",\"num_key_value_heads\":0}", "a number from 1 on"},
         {SIZES_OF("mixtral", "2") ",\"num_local_experts\":8}", "a dense model"},
+        {SIZES_OF("gemma4_text", "2") "}", "layers of Gemma 4 have heads of two sizes"},
+        {"{\"model_type\":\"gemma4\",\"text_config\":" SIZES_OF("gemma4_text", "2") "}}",
+         "mantissa's Gemma needs \"gemma2\", \"gemma3_text\" or \"gemma3\""},
         {SIZES_OF("qwen3_moe", "2") ",\"num_experts\":128}", "no mixture of experts"},
         {SIZES_OF("mamba2", "2") "}", "model_type is \"mamba2\""},
     };
