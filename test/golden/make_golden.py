@@ -265,7 +265,7 @@ def make_model(family, **sizes):
             else:
                 parameter.copy_(normal(g, *parameter.shape, scale=0.15))
     tied = model.lm_head.weight is model.get_input_embeddings().weight
-    assert tied == (family not in ("llama", "mistral", "hyperclovax", "olmo3"))
+    assert tied == (family not in ("llama", "mistral", "hyperclovax", "olmo3", "phi3"))
     return model
 
 
@@ -575,8 +575,8 @@ def main():
         save(f"{name}_isolated_fp32", without_base(make_gpt(name, torch.float32, isolated=True)))
     for name, sizes in ROPES.items():
         save(f"llama_{name}_fp32", without_base(make_gpt("llama", torch.float32, **sizes)))
-    for family in "hyperclovax", "qwen3_5", "deltanet":
-        for name in "fp32", "bf16":
+    for family in "hyperclovax", "qwen3_5", "deltanet", "exaone4", "phi3":
+        for name in ("fp32",) if family in ("exaone4", "phi3") else ("fp32", "bf16"):
             tensors = make_gpt(family, DTYPES[name])
             save(f"{family}_{name}", without_base(tensors) if name == "bf16" else
                  {key: value for key, value in tensors.items() if not key.startswith("final.")})

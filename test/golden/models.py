@@ -1,8 +1,9 @@
 """Small models of transformers of each family, for make_golden.py."""
-from transformers import (Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig,
-                          GPT2Config, GPT2LMHeadModel, HyperCLOVAXConfig, HyperCLOVAXForCausalLM,
-                          LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM,
-                          Olmo3Config, Olmo3ForCausalLM, Qwen2Config, Qwen2ForCausalLM,
+from transformers import (Exaone4Config, Exaone4ForCausalLM, Gemma2Config, Gemma2ForCausalLM,
+                          Gemma3ForCausalLM, Gemma3TextConfig, GPT2Config, GPT2LMHeadModel,
+                          HyperCLOVAXConfig, HyperCLOVAXForCausalLM, LlamaConfig, LlamaForCausalLM,
+                          MistralConfig, MistralForCausalLM, Olmo3Config, Olmo3ForCausalLM,
+                          Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM,
                           Qwen3_5ForCausalLM, Qwen3_5TextConfig, Qwen3Config, Qwen3ForCausalLM)
 
 POSITIONS, VOCABULARY = 16, 61
@@ -109,6 +110,28 @@ def olmo3_model(**sizes):
     return Olmo3ForCausalLM(config)
 
 
+def exaone4_model(**sizes):
+    """Windows as Gemma's here, whose layers alone have rope; norms after branches alone."""
+    shared = {key: value for key, value in GEMMA.items() if key != "query_pre_attn_scalar"}
+    config = Exaone4Config(
+        tie_word_embeddings=True, rope_parameters={"rope_type": "default", "rope_theta": 1000.0},
+        **(shared | sizes))
+    config._attn_implementation = "sdpa"
+    return Exaone4ForCausalLM(config)
+
+
+def phi3_model(**sizes):
+    """Fused matrices, a window, and half of each head rotates."""
+    config = Phi3Config(
+        head_dim=8, rms_norm_eps=1e-5, tie_word_embeddings=False, sliding_window=6,
+        pad_token_id=None, bos_token_id=None, eos_token_id=None,
+        rope_parameters={"rope_type": "default", "rope_theta": 1000.0,
+                         "partial_rotary_factor": 0.5},
+        **(LLAMA | sizes))
+    config._attn_implementation = "sdpa"
+    return Phi3ForCausalLM(config)
+
+
 def qwen3_5_model(**sizes):
     """Full layers alone, of which whole heads rotate."""
     config = Qwen3_5TextConfig(
@@ -136,4 +159,4 @@ def deltanet_model(**sizes):
 MODELS = {"gpt": gpt2_model, "llama": llama_model, "mistral": mistral_model, "qwen2": qwen2_model,
           "qwen3": qwen3_model, "gemma2": gemma2_model, "gemma3": gemma3_model,
           "olmo3": olmo3_model, "hyperclovax": hyperclovax_model, "qwen3_5": qwen3_5_model,
-          "deltanet": deltanet_model}
+          "deltanet": deltanet_model, "exaone4": exaone4_model, "phi3": phi3_model}

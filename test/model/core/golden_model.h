@@ -24,7 +24,9 @@ enum family {
     OLMO3,
     HYPERCLOVAX,
     QWEN3_5,
-    DELTANET
+    DELTANET,
+    EXAONE4,
+    PHI3
 };
 
 enum { STEPS = 10, MICRO_BATCHES = 2, BATCH = 2, VOCABULARY = 61 };
@@ -111,6 +113,23 @@ static inline void make_deltanet(struct config *config) {
     config->model.linear_value_head_dim = 10;
 }
 
+static inline void make_exaone4(struct config *config) {
+    config->model.n_layer = 3;
+    config->model.post_norm = config->model.no_pre_norm = config->model.qk_norm = true;
+    config->model.window = 6;
+    config->model.window_pattern = config->model.no_rope_interval = 2;
+    config->model.rope_theta = 1000;
+}
+
+static inline void make_phi3(struct config *config) {
+    config->model.norm_eps = 1e-5;
+    config->model.tied_head = false;
+    config->model.window = 6;
+    config->model.fused = FUSED_ALL;
+    config->model.partial_rotary_factor = 0.5;
+    config->model.rope_theta = 1000;
+}
+
 /* Settings as in make_golden.py. */
 static inline void make_model(struct config *config, enum family family) {
     config->model.n_layer = 2;
@@ -147,6 +166,8 @@ static inline void make_model(struct config *config, enum family family) {
     if (family == GEMMA2 || family == GEMMA3) make_gemma(config, family == GEMMA3);
     if (family == OLMO3) make_olmo3(config);
     if (family == DELTANET) make_deltanet(config);
+    if (family == EXAONE4) make_exaone4(config);
+    if (family == PHI3) make_phi3(config);
 }
 
 /* Rope scaling as in ROPES of make_golden.py, by the name of the fixture. */

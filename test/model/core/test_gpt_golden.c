@@ -357,6 +357,12 @@ FIXTURE(qwen3_5_bf16, 56)
 FIXTURE(deltanet_fp32, 57)
 FIXTURE(deltanet_bf16, 58)
 
+/* Layers without rope between windows; fused matrices. They have no kernels of their own. */
+Test(gpt_golden, exaone4_and_phi3) {
+    enum { FIRST = 59, FIXTURES = 2 };
+    for (int i = 0; i < FIXTURES && !test_emulated(); i++) check_fixture(FIRST + i);
+}
+
 /* Adapters on a frozen model, as PEFT trains them. */
 Test(gpt_golden, lora) {
     enum { FIRST = 18, FIXTURES = 7 };
