@@ -47,7 +47,10 @@
       .full_attention_interval = 4)                                                                \
     X(MINISTRAL_3_3B, "ministral-3-3b", PRESET_LLAMA, 26, 32, 8, 128, 3072, 9216, 262144, 131072,  \
       .tied_head = true, .rope_theta = 1e6, .rope_scaling = ROPE_YARN, .rope_factor = 16,          \
-      .rope_original_positions = 16384, .rope_attention_factor = 1, .query_scaling_beta = 0.1)
+      .rope_original_positions = 16384, .rope_attention_factor = 1, .query_scaling_beta = 0.1)     \
+    X(GLM_4_9B, "glm-4-9b", PRESET_LLAMA, 40, 32, 2, 128, 4096, 13696, 32768, 151552,              \
+      .bias = BIAS_QKV, .post_norm = true, .rope_interleaved = true, .partial_rotary_factor = 0.5, \
+      .fused = FUSED_MLP)
 
 /* Parts of most models of the families. */
 #define PRESET_GPT2  .norm_eps = 1e-5, .bias = BIAS_ALL, .tied_head = true, COMMON_DEFAULTS

@@ -76,6 +76,11 @@ static const struct {
     {CONFIG_PRESET_QWEN3_5_0_8B, FAMILY_QWEN3_5,
      QWEN3_5 ",\"num_hidden_layers\":24,\"linear_num_value_heads\":16" MROPE "}"},
     {CONFIG_PRESET_MINISTRAL_3_3B, FAMILY_MINISTRAL3, MINISTRAL_3_3B},
+    {CONFIG_PRESET_GLM_4_9B, FAMILY_GLM4,
+     "{\"model_type\":\"glm4\",\"attention_bias\":true,\"head_dim\":128,\"hidden_size\":4096,"
+     "\"intermediate_size\":13696,\"max_position_embeddings\":32768,\"num_attention_heads\":32,"
+     "\"num_hidden_layers\":40,\"num_key_value_heads\":2,\"partial_rotary_factor\":0.5,"
+     "\"rms_norm_eps\":1e-05,\"rope_theta\":10000.0,\"vocab_size\":151552}"},
 };
 
 Test(huggingface_layers, published_files_are_the_presets) {
