@@ -2,8 +2,9 @@
  * operations, as in kernels/kernels.h, which includes this.
  *
  * A layer computes in_proj -> [qkv | z | b | a], causal_convolution of qkv, delta_rule of the
- * result with the gates b and a, gated_norm of that with z, out_proj. Tensors "[N, J]" may be wider
- * than what is read or written of a row, which begins at the column that a field names.
+ * result with the gates b and a, a norm of its heads, their product with silu(z), out_proj. Tensors
+ * "[N, J]" may be wider than what is read or written of a row, which begins at the column that a
+ * field names.
  *
  * first_keys, as in attention_forward: row t of a sequence belongs to the document that begins at
  * row first_keys[t], and nothing is carried into it from the rows before. Its results have the bits
@@ -71,12 +72,11 @@ struct delta_rule_forward_args {
     const struct tensor *dt_bias; /* [H_v] fp32 */
     const int32_t *first_keys;    /* optional [B, T] */
     int64_t gates_column;
-    int64_t state_rows;              /* with state: 1..T */
-    bool resumes;                    /* with state */
-    int key_heads;                   /* H_k */
-    int value_heads;                 /* H_v: H_k divides it */
-    int key_size;                    /* Dk */
-    const struct trace_label *label; /* optional */
+    int64_t state_rows; /* with state: 1..T */
+    bool resumes;       /* with state */
+    int key_heads;      /* H_k */
+    int value_heads;    /* H_v: H_k divides it */
+    int key_size;       /* Dk */
 };
 
 /* Gradients of q and k are sums over the value heads that read them, added in a fixed order. */
@@ -93,27 +93,4 @@ struct delta_rule_backward_args {
     int64_t gates_column;                               /* the same */
     int key_heads, value_heads, key_size;               /* the same */
     const struct trace_label *label;                    /* optional */
-};
-
-/* RMS norm of each head, gated: out = in * rstd * weight * silu(gate), where rstd is one over the
- * root of the mean square of a head's D columns + epsilon. */
-struct gated_norm_forward_args {
-    const struct tensor *out;    /* [N, H D] */
-    const struct tensor *in;     /* [N, H D] */
-    const struct tensor *gate;   /* [N, J], from gate_column on */
-    const struct tensor *weight; /* [D] fp32 */
-    int64_t gate_column;
-    float epsilon;
-    const struct trace_label *label; /* optional */
-};
-
-struct gated_norm_backward_args {
-    const struct tensor *din;                /* [N, H D]; may be dout itself */
-    const struct tensor *dgate;              /* [N, J], from gate_column on; other columns stay */
-    const struct tensor *dweight;            /* += [D] */
-    const struct tensor *dout;               /* [N, H D] */
-    const struct tensor *in, *gate, *weight; /* as in the forward pass */
-    int64_t gate_column;                     /* the same */
-    float epsilon;                           /* the same */
-    const struct trace_label *label;         /* optional */
 };

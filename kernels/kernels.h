@@ -55,8 +55,6 @@
     S(causal_convolution_backward)  \
     S(delta_rule_forward)           \
     S(delta_rule_backward)          \
-    X(gated_norm_forward)           \
-    S(gated_norm_backward)          \
     X(cross_entropy)                \
     X(distillation)                 \
     X(softcap)                      \
@@ -280,22 +278,24 @@ struct gelu_backward_args {
 enum gate_function { GATE_SILU, GATE_GELU, GATE_SIGMOID };
 
 /* out = f(gate) * up, where f is the gate function: a gated linear unit. A row of gate_up is gate |
- * up, or gate alone if up is a tensor of its own. Shazeer 2020. */
+ * up; if up is a tensor of its own, a gate that begins at gate_column. Shazeer 2020. */
 struct gated_forward_args {
     const struct tensor *out;        /* [N, I] */
-    const struct tensor *gate_up;    /* [N, 2 I]; with up [N, I] */
+    const struct tensor *gate_up;    /* [N, 2 I]; with up [N, J] */
     const struct tensor *up;         /* optional [N, I], the same dtype */
+    int64_t gate_column;             /* only with up */
     enum gate_function gate;         /* f */
     struct amax *track_amax;         /* optional, of out */
     const struct trace_label *label; /* optional */
 };
 
 struct gated_backward_args {
-    const struct tensor *dgate_up;   /* as gate_up, which it may be */
+    const struct tensor *dgate_up;   /* as gate_up, which it may be; other columns stay */
     const struct tensor *dup;        /* [N, I], given exactly with up; may be dout or up itself */
     const struct tensor *dout;       /* [N, I] */
-    const struct tensor *gate_up;    /* [N, 2 I]; with up [N, I] */
+    const struct tensor *gate_up;    /* [N, 2 I]; with up [N, J] */
     const struct tensor *up;         /* optional [N, I], as in the forward pass */
+    int64_t gate_column;             /* the same */
     enum gate_function gate;         /* f */
     struct amax *track_amax;         /* optional, of dgate_up, and of dup */
     const struct trace_label *label; /* optional */
@@ -329,7 +329,8 @@ struct rope_args {
 /* RMS norm of each head of q and k, in place: the first (H + H_kv) groups of D columns of each row
  * are each divided by the root of their mean square + epsilon, and multiplied by the weight of
  * queries or of keys, plus weight_offset. Henry et al. 2020, as in Qwen3. With angles the result is
- * rotated as by rope, without rounding in between. */
+ * rotated as by rope, without rounding in between. With H_kv = 0 these are heads of any kind, and
+ * k_weight is q_weight. */
 struct qk_norm_forward_args {
     const struct tensor *inout; /* [N, at least (H + H_kv) D] */
     const struct tensor *raw;   /* [N, (H + H_kv) D], written: the input of the norm; same dtype */
@@ -347,7 +348,7 @@ struct qk_norm_forward_args {
 /* Replaces the gradient of the result by the gradient of the input, in place. */
 struct qk_norm_backward_args {
     const struct tensor *dinout;                /* [N, at least (H + H_kv) D] */
-    const struct tensor *dq_weight, *dk_weight; /* += [D] */
+    const struct tensor *dq_weight, *dk_weight; /* += [D]; dk_weight: NULL if H_kv is 0 */
     const struct tensor *raw;                   /* [N, (H + H_kv) D] */
     const struct tensor *q_weight, *k_weight;   /* [D] fp32 */
     const struct tensor *angles;                /* optional, as for rope */

@@ -30,10 +30,7 @@ const struct trace_label *operation_label(enum operation_id id, const void *args
         return ((const struct causal_convolution_forward_args *)args)->label;
     case ID_causal_convolution_backward:
         return ((const struct causal_convolution_backward_args *)args)->label;
-    case ID_delta_rule_forward: return ((const struct delta_rule_forward_args *)args)->label;
     case ID_delta_rule_backward: return ((const struct delta_rule_backward_args *)args)->label;
-    case ID_gated_norm_forward: return ((const struct gated_norm_forward_args *)args)->label;
-    case ID_gated_norm_backward: return ((const struct gated_norm_backward_args *)args)->label;
     case ID_dropout: return ((const struct dropout_args *)args)->label;
     case ID_cross_entropy: return ((const struct cross_entropy_args *)args)->label;
     case ID_distillation: return ((const struct distillation_args *)args)->label;

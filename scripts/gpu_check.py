@@ -55,7 +55,7 @@ LIMITS = {"fp32": (1e-5, 1e-4), "bf16": (1e-3, 4e-3), "fp16": (1e-3, 4e-3), "fp8
           "mxfp8": (5e-3, 3.5e-2), "nvfp4": (9e-3, 5e-2)}
 # racecheck leaves out the last two suites, since it does not know wgmma's asynchronous reads.
 SANITIZED = ("cast clear loss_sum adamw gradient_norm gelu embedding column_sums quantize layernorm "
-             "dropout matmul moments momentum qk_norm causal_convolution delta_rule gated_norm "
+             "dropout matmul moments momentum qk_norm causal_convolution delta_rule "
              "attention attention_mma attention_mma_backward").split()
 
 

@@ -35,16 +35,17 @@ void cpu_gated_forward(struct backend *be, const struct gated_forward_args *args
     const struct tensor *in = args->gate_up, *out = args->out;
     const struct tensor ups = up_of(in, args->up);
     int64_t rows = tensor_rows(out), columns = tensor_columns(out), stride = tensor_columns(in);
-    int64_t blocks = blocks_of(columns, CPU_BLOCK);
-    assert(tensor_rows(in) == rows && stride == (args->up ? columns : 2 * columns));
-    assert(ups.dtype == in->dtype && tensor_columns(&ups) == stride);
+    int64_t up_stride = tensor_columns(&ups), blocks = blocks_of(columns, CPU_BLOCK);
+    assert(tensor_rows(in) == rows && ups.dtype == in->dtype);
+    assert(args->up ? args->gate_column + columns <= stride : stride == 2 * columns);
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < rows * blocks; i++) {
         float gate_buffer[CPU_BLOCK], up_buffer[CPU_BLOCK], values[CPU_BLOCK];
         int64_t row = i / blocks, c = i % blocks * CPU_BLOCK;
-        int64_t n = block_length(c, columns, CPU_BLOCK), at = row * stride + c;
+        int64_t n = block_length(c, columns, CPU_BLOCK);
+        int64_t at = row * stride + args->gate_column + c, at_up = row * up_stride + c;
         const float *gate = dtype_widen(gate_buffer, in->data, in->dtype, at, n);
-        const float *up = dtype_widen(up_buffer, ups.data, ups.dtype, at, n);
+        const float *up = dtype_widen(up_buffer, ups.data, ups.dtype, at_up, n);
         forward(values, gate, up, n, args->gate);
         dtype_store(out->data, out->dtype, row * columns + c, values, n);
         cpu_track_amax(args->track_amax, out, row * columns + c, n);
@@ -81,23 +82,25 @@ void cpu_gated_backward(struct backend *be, const struct gated_backward_args *ar
     const struct tensor *in = args->gate_up, *dout = args->dout, *din = args->dgate_up;
     const struct tensor ups = up_of(in, args->up), dups = up_of(din, args->dup);
     int64_t rows = tensor_rows(dout), columns = tensor_columns(dout), stride = tensor_columns(in);
-    int64_t blocks = blocks_of(columns, CPU_BLOCK);
-    assert(tensor_rows(in) == rows && stride == (args->up ? columns : 2 * columns));
+    int64_t up_stride = tensor_columns(&ups), blocks = blocks_of(columns, CPU_BLOCK);
+    assert(tensor_rows(in) == rows && ups.dtype == in->dtype);
+    assert(args->up ? args->gate_column + columns <= stride : stride == 2 * columns);
     assert(tensor_rows(din) == rows && tensor_columns(din) == stride && !args->up == !args->dup);
-    assert(ups.dtype == in->dtype && dups.dtype == din->dtype);
+    assert(tensor_columns(&dups) == up_stride && dups.dtype == din->dtype);
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < rows * blocks; i++) {
         float gate_buffer[CPU_BLOCK], up_buffer[CPU_BLOCK], dout_buffer[CPU_BLOCK];
         float dgate[CPU_BLOCK], dup[CPU_BLOCK];
         int64_t row = i / blocks, c = i % blocks * CPU_BLOCK;
-        int64_t n = block_length(c, columns, CPU_BLOCK), at = row * stride + c;
+        int64_t n = block_length(c, columns, CPU_BLOCK);
+        int64_t at = row * stride + args->gate_column + c, at_up = row * up_stride + c;
         const float *gate = dtype_widen(gate_buffer, in->data, in->dtype, at, n);
-        const float *up = dtype_widen(up_buffer, ups.data, ups.dtype, at, n);
+        const float *up = dtype_widen(up_buffer, ups.data, ups.dtype, at_up, n);
         const float *d = dtype_widen(dout_buffer, dout->data, dout->dtype, row * columns + c, n);
         backward(dgate, dup, d, gate, up, n, args->gate);
         dtype_store(din->data, din->dtype, at, dgate, n);
-        dtype_store(dups.data, dups.dtype, at, dup, n);
+        dtype_store(dups.data, dups.dtype, at_up, dup, n);
         cpu_track_amax(args->track_amax, din, at, n);
-        cpu_track_amax(args->track_amax, &dups, at, n);
+        cpu_track_amax(args->track_amax, &dups, at_up, n);
     }
 }

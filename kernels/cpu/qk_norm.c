@@ -93,6 +93,7 @@ void cpu_qk_norm_backward(struct backend *be, const struct qk_norm_backward_args
     float *partials = backend_workspace(be, cpu_qk_norm_backward_scratch(be, args));
     assert(size <= CPU_BLOCK);
     assert(tensor_columns(args->raw) == (args->heads + args->kv_heads) * size);
+    assert(!args->dk_weight == !args->kv_heads);
 #pragma omp parallel for schedule(static)
     for (int64_t block = 0; block < blocks; block++) {
         float *partial = partials + block * 2 * size;
@@ -102,5 +103,5 @@ void cpu_qk_norm_backward(struct backend *be, const struct qk_norm_backward_args
             row_backward(args, partial, row);
     }
     cpu_add_partials(args->dq_weight, partials, blocks, 2 * size);
-    cpu_add_partials(args->dk_weight, partials + size, blocks, 2 * size);
+    if (args->dk_weight) cpu_add_partials(args->dk_weight, partials + size, blocks, 2 * size);
 }

@@ -20,7 +20,7 @@ struct qk_norm {
     const float *q_weight, *k_weight; /* [D] */
     const float *angles;              /* [T, D], or NULL */
     const int32_t *positions;         /* [N], or NULL */
-    float *partials;                  /* backward: [groups, 2, D] */
+    float *partials;                  /* backward: [groups, 2, D], or [groups, D] without keys */
     int64_t columns;
     int rows, group_rows, sequence_length;  /* rows times heads fit an int: index arithmetic in 64
                                                bits would take longer than the memory */
@@ -187,9 +187,10 @@ static __device__ __forceinline__ void heads_backward(float *partial, T *dinout,
 template <bool PACKED, typename T>
 static __global__ void __launch_bounds__(THREADS, PACKED ? BACKWARD_BLOCKS : 1)
     backward_kernel(T *dinout, const T *raw, struct qk_norm a) {
-    float *partial = a.partials + blockIdx.x * 2 * (int64_t)a.size;
+    const int keys = a.all_heads - a.heads;
+    float *partial = a.partials + blockIdx.x * (keys ? 2 : 1) * (int64_t)a.size;
     heads_backward<PACKED>(partial, dinout, raw, 0, a.heads, a);
-    heads_backward<PACKED>(partial + a.size, dinout, raw, a.heads, a.all_heads - a.heads, a);
+    if (keys) heads_backward<PACKED>(partial + a.size, dinout, raw, a.heads, keys, a);
 }
 
 /* ---- on the host */
@@ -272,6 +273,7 @@ void cuda_qk_norm_backward(struct backend *be, const struct qk_norm_backward_arg
     struct qk_norm a = prepare(args->dinout, args->raw, args->q_weight, args->k_weight,
                                args->angles, args->heads, args->kv_heads);
     bool packed = is_packed(args->dinout, args->raw, args->q_weight, args->k_weight, args->angles);
+    assert(!args->dk_weight == !args->kv_heads);
     if (a.rows == 0) return;
     unsigned groups = (unsigned)groups_of(a.rows);
     a.sequence_length = (int)args->sequence_length;

@@ -357,12 +357,14 @@
       IN(branch, RECOMPUTE_LAYER), GRADIENT_IN(dnorm))                                            \
     X(convolved, "convolution", BETWEEN(QKV, ATTENTION), s->is_delta ? s->rows : 0,               \
       shape_convolved(s), OWN(RECOMPUTE_LAYER), GRADIENT_IN(dhidden))                             \
-    X(delta_out, "delta_rule", BETWEEN(QKV, ATTENTION), s->is_delta ? s->rows : 0,                \
+    X(delta_raw, "delta_rule", BETWEEN(QKV, ATTENTION), s->is_delta ? s->rows : 0,                \
+      shape_values(s), OWN(RECOMPUTE_LAYER), NO_GRADIENT)                                         \
+    X(delta_out, "delta_norm", BETWEEN(QKV, ATTENTION), s->is_delta ? s->rows : 0,                \
       shape_values(s), OWN(RECOMPUTE_LAYER), GRADIENT_IN(branch))                                 \
-    X(attention_out, "attention", BETWEEN(ATTENTION, ATTENTION_PROJECTION), s->rows,              \
-      shape_mixed(s), OWN(RECOMPUTE_LAYER), GRADIENT_IN(dnorm))                                   \
-    X(gated, "gated", BETWEEN(ATTENTION, ATTENTION_PROJECTION), s->attention_gate ? s->rows : 0,  \
-      shape_q(s), IN(dnorm, RECOMPUTE_LAYER), GRADIENT_IN(dnorm))                                 \
+    X(attention_out, "attention", BETWEEN(ATTENTION, ATTENTION_PROJECTION),                       \
+      s->is_delta ? 0 : s->rows, shape_q(s), OWN(RECOMPUTE_LAYER), GRADIENT_IN(dnorm))            \
+    X(gated, "gated", BETWEEN(ATTENTION, ATTENTION_PROJECTION), shape_gates(s) ? s->rows : 0,     \
+      shape_mixed(s), IN(dnorm, RECOMPUTE_LAYER), GRADIENT_IN(dnorm))                             \
     X(attention_projection_raw, "attention_projection_raw",                                       \
       BETWEEN(ATTENTION_PROJECTION, LAYERNORM), s->post_norm ? s->rows : 0, s->n_embd,            \
       OWN(RECOMPUTE_LAYER), GRADIENT_IN(dqkv))                                                    \

@@ -93,6 +93,10 @@ static inline int64_t shape_qkv(const struct model_shape *s) {
 static inline int64_t shape_mixed(const struct model_shape *s) {
     return s->is_delta ? shape_values(s) : shape_q(s);
 }
+/* True if a gate multiplies what attention or a Gated DeltaNet computes. */
+static inline bool shape_gates(const struct model_shape *s) {
+    return s->attention_gate || s->is_delta;
+}
 /* Rows of q_proj, of which each head's gate follows its query; of all matrices that
  * read what it reads. */
 static inline int64_t shape_q_gate(const struct model_shape *s) {

@@ -92,7 +92,7 @@ static bool writer_tracks_amax(const struct quantization *q, enum linear_operand
     const bool quantizes = kind == LINEAR_GRADIENT || !q->precision.backward_only;
 #define BY_GELU(SITE) \
     (s->mlp != MLP_GELU || (quantizes && q->precision.quantized_site[SITE_##SITE]))
-#define BY_ATTENTION          (!s->is_delta && (s->attention_gate || !q->attends_to_cache))
+#define BY_ATTENTION          (shape_gates(s) || !q->attends_to_cache)
 #define BY_ATTENTION_BACKWARD (!q->prepared)
 #define X(SITE, inputs, outputs, input, gradient) \
     if (site == SITE_##SITE)                      \

@@ -257,39 +257,42 @@ static void delta_rule_backward(const struct pass *pass, int64_t l) {
     const struct tensor between = tensor_split(&a->convolved, batch, length);
     const struct tensor dbetween = tensor_split(&d->convolved, batch, length);
     const struct tensor dmixed = tensor_split(&d->delta_out, batch, length);
-    const struct trace_label labels[] = {label_of(model, ACTIVATION_delta_out, l),
-                                         label_of(model, ACTIVATION_convolved, l),
+    const struct trace_label labels[] = {label_of(model, ACTIVATION_convolved, l),
                                          label_of(model, ACTIVATION_qkv, l)};
     masters_cast(&model->masters, model->be, l, SITE_ATTENTION);
-    OP(model->be, gated_norm_backward, .din = &d->delta_out, .dgate = &d->qkv,
-       .dweight = &dw->gated_norm_weight, .dout = &d->attention_out, .in = &a->delta_out,
-       .gate = &a->qkv, .weight = &w->gated_norm_weight, .gate_column = shape_convolved(s),
-       .epsilon = (float)s->norm_eps, .label = &labels[0]);
+    OP(model->be, qk_norm_backward, .dinout = &d->delta_out, .dq_weight = &dw->gated_norm_weight,
+       .raw = &a->delta_raw, .q_weight = &w->gated_norm_weight, .k_weight = &w->gated_norm_weight,
+       .heads = (int)s->linear_num_value_heads, .epsilon = (float)s->norm_eps);
     OP(model->be, delta_rule_backward, .dqkv = &dbetween, .dgates = &din, .dA_log = &dw->a_log,
        .ddt_bias = &dw->dt_bias, .dout = &dmixed, .states = a->delta_states.data, .qkv = &between,
        .gates = &in, .A_log = &w->a_log, .dt_bias = &w->dt_bias,
        .first_keys = pass->batch.first_keys, .gates_column = shape_convolved(s) + shape_values(s),
        .key_heads = (int)s->linear_num_key_heads, .value_heads = (int)s->linear_num_value_heads,
-       .key_size = (int)s->linear_key_head_dim, .label = &labels[1]);
+       .key_size = (int)s->linear_key_head_dim, .label = &labels[0]);
     OP(model->be, causal_convolution_backward, .din = &din, .dweight = &dw->conv_weight,
        .dout = &dbetween, .in = &in, .weight = &w->conv_weight,
-       .first_keys = pass->batch.first_keys, .label = &labels[2]);
+       .first_keys = pass->batch.first_keys, .label = &labels[1]);
 }
 
 /* Computes the activation gated again. */
 static void repeat_gate(const struct pass *pass, int64_t l) {
     struct pass again = *pass;
     again.kind = PASS_RECOMPUTE;
-    model_gate_attention(&again, l);
+    model_gate_mixed(&again, l);
 }
 
-/* The gradients of attention_out, and of the gate, in its place. */
-static void gate_backward(const struct model *model, int64_t l) {
-    const struct layer_activations *a = &model->activations.layers[l];
-    const struct activation_gradients *d = &model->activations.gradients;
-    const struct trace_label label = label_of(model, ACTIVATION_attention_out, l);
-    OP(model->be, gated_backward, .dgate_up = &a->gate, .dup = &d->attention_out, .dout = &d->gated,
-       .gate_up = &a->gate, .up = &a->attention_out, .gate = GATE_SIGMOID, .label = &label);
+/* The gradients of what the gate multiplies, and of the gate: attention's lies in its place. */
+static void gate_backward(struct model *model, int64_t l) {
+    struct activations *all = &model->activations;
+    const struct mixer_gate gate = model_mixer_gate(model, l);
+    const struct tensor *gates = activation_tensor(all, gate.gate, l);
+    const bool in_place = gate.gate == ACTIVATION_gate;
+    const struct trace_label label = label_of(model, gate.in, l);
+    OP(model->be, gated_backward,
+       .dgate_up = in_place ? gates : activation_gradient(all, gate.gate),
+       .dup = activation_gradient(all, gate.in), .dout = &all->gradients.gated, .gate_up = gates,
+       .up = activation_tensor(all, gate.in, l), .gate_column = gate.column, .gate = gate.function,
+       .label = &label);
 }
 
 /* The gradient of the QKV matmul's output. */
@@ -310,7 +313,7 @@ static void layer_backward(const struct pass *pass, int64_t l) {
     const struct layer_activations *a = &model->activations.layers[l];
     const struct activation_gradients *d = &model->activations.gradients;
     const struct model_shape own = shape_of_layer(&model->shape, l);
-    const bool prepared = shape_prepares_heads(&own), gates = own.attention_gate;
+    const bool prepared = shape_prepares_heads(&own), gates = shape_gates(&own);
     const struct trace_label out_label =
         label_of(model, gates ? ACTIVATION_gated : ACTIVATION_attention_out, l);
     const struct trace_label label = label_of(model, ACTIVATION_ln1_out, l);
@@ -342,9 +345,9 @@ static void layer_backward(const struct pass *pass, int64_t l) {
                                .in = gates ? &a->gated : &a->attention_out,
                                .weight = &w->attention_projection_weight, .label = &out_label));
     /* 3, 2. attention_out -> qkv [N, (H + 2 H_kv) D] */
+    if (gates) gate_backward(model, l);
     if (own.is_delta) delta_rule_backward(pass, l);
     else {
-        if (gates) gate_backward(model, l);
         attend_backward(pass, l, prepared);
         heads_backward(model, l);
         if (gates) join_gates(model, l);
@@ -353,7 +356,7 @@ static void layer_backward(const struct pass *pass, int64_t l) {
     linear_backward(pass,
                     ARGS(linear_backward, .site = SITE_QKV, .layer = l, .dweight = &dw->qkv_weight,
                          .dbias = prepared ? optional_tensor(&dw->qkv_bias) : NULL,
-                         .din = &d->ln1_out, .dout = gates ? &d->qkv_gate : &d->qkv,
+                         .din = &d->ln1_out, .dout = own.attention_gate ? &d->qkv_gate : &d->qkv,
                          .in = &a->ln1_out, .weight = &w->qkv_weight, .label = &label));
     /* 8 of the layer below: ln1_out -> residual_in, that layer's mlp_projection [N, C] */
     normalize_backward(

@@ -248,7 +248,7 @@ static void copy_carried(const struct pass *pass, int64_t l, const struct carrie
     }
 }
 
-/* Computes attention_out of qkv in a Gated DeltaNet (kernels/delta_rule_args.h). */
+/* Computes delta_out of qkv in a Gated DeltaNet (kernels/delta_rule_args.h). */
 static void mix_by_delta_rule(const struct pass *pass, int64_t l) {
     struct model *model = pass->model;
     const struct model_shape *s = &model->shape;
@@ -258,14 +258,13 @@ static void mix_by_delta_rule(const struct pass *pass, int64_t l) {
     const int64_t length = pass->rows / sequences, kernel = s->linear_conv_kernel_dim;
     const struct carried carried = carried_of(pass, l, pass->texts.first, sequences);
     const struct tensor qkv = rows_of(pass, &a->qkv), convolved = rows_of(pass, &a->convolved);
-    const struct tensor mixed = rows_of(pass, &a->delta_out);
-    const struct tensor out = rows_of(pass, &a->attention_out);
+    const struct tensor mixed = rows_of(pass, &a->delta_out), raw = rows_of(pass, &a->delta_raw);
     const struct tensor in = tensor_split(&qkv, sequences, length);
     const struct tensor between = tensor_split(&convolved, sequences, length);
     const struct tensor rule = tensor_split(&mixed, sequences, length);
-    const struct trace_label labels[] = {label_one(pass, ACTIVATION_convolved, l),
-                                         label_one(pass, ACTIVATION_delta_out, l),
-                                         label_one(pass, ACTIVATION_attention_out, l)};
+    const struct trace_label labels[] = {
+        label_one(pass, ACTIVATION_convolved, l),
+        label_two(pass, ACTIVATION_delta_raw, ACTIVATION_delta_out, l)};
     struct tensor tail = carried.tail;
     if (tail.rank) {
         tail = tensor_view(&tail, sequences * (kernel - 1), shape_convolved(s));
@@ -281,10 +280,10 @@ static void mix_by_delta_rule(const struct pass *pass, int64_t l) {
        .first_keys = pass->batch.first_keys, .gates_column = shape_convolved(s) + shape_values(s),
        .state_rows = carried.rows, .resumes = carried.resumes,
        .key_heads = (int)s->linear_num_key_heads, .value_heads = (int)s->linear_num_value_heads,
-       .key_size = (int)s->linear_key_head_dim, .label = &labels[1]);
-    OP(model->be, gated_norm_forward, .out = &out, .in = &mixed, .gate = &qkv,
-       .weight = &w->gated_norm_weight, .gate_column = shape_convolved(s),
-       .epsilon = (float)s->norm_eps, .label = &labels[2]);
+       .key_size = (int)s->linear_key_head_dim);
+    OP(model->be, qk_norm_forward, .inout = &mixed, .raw = &raw, .q_weight = &w->gated_norm_weight,
+       .k_weight = &w->gated_norm_weight, .heads = (int)s->linear_num_value_heads,
+       .epsilon = (float)s->norm_eps, .label = &labels[1]);
     copy_carried(pass, l, &carried);
 }
 
@@ -295,17 +294,25 @@ static void mix_by_attention(const struct pass *pass, int64_t l) {
     if (pass_has_cache(pass)) store_keys_and_values(pass, &qkv, l);
     if (pass->kind == PASS_EXTEND) attend_to_keys(pass, l);
     else attend(pass, l);
-    if (pass->model->shape.attention_gate) model_gate_attention(pass, l);
 }
 
-void model_gate_attention(const struct pass *pass, int64_t l) {
-    const struct layer_activations *a = &pass->model->activations.layers[l];
-    const struct tensor out = scratch_of(pass, &a->gated), gate = rows_of(pass, &a->gate),
-                        in = rows_of(pass, &a->attention_out);
+struct mixer_gate model_mixer_gate(const struct model *model, int64_t l) {
+    if (!shape_of_layer(&model->shape, l).is_delta)
+        return (struct mixer_gate){ACTIVATION_gate, ACTIVATION_attention_out, 0, GATE_SIGMOID};
+    const int64_t column = shape_convolved(&model->shape);
+    return (struct mixer_gate){ACTIVATION_qkv, ACTIVATION_delta_out, column, GATE_SILU};
+}
+
+void model_gate_mixed(const struct pass *pass, int64_t l) {
+    struct activations *all = &pass->model->activations;
+    const struct mixer_gate gate = model_mixer_gate(pass->model, l);
+    const struct tensor out = scratch_of(pass, &all->layers[l].gated);
+    const struct tensor gates = rows_of(pass, activation_tensor(all, gate.gate, l));
+    const struct tensor in = rows_of(pass, activation_tensor(all, gate.in, l));
     const struct trace_label label = label_one(pass, ACTIVATION_gated, l);
-    OP(pass->model->be, gated_forward, .out = &out, .gate_up = &gate, .up = &in,
-       .gate = GATE_SIGMOID, .track_amax = amax_of(pass, SITE_ATTENTION_PROJECTION, l),
-       .label = &label);
+    OP(pass->model->be, gated_forward, .out = &out, .gate_up = &gates, .up = &in,
+       .gate_column = gate.column, .gate = gate.function,
+       .track_amax = amax_of(pass, SITE_ATTENTION_PROJECTION, l), .label = &label);
 }
 
 static void mlp_hidden(const struct pass *pass, int64_t l) {
@@ -465,8 +472,8 @@ static void layer_forward(const struct pass *pass, int64_t l) {
     const struct layer_activations *a = &pass->model->activations.layers[l];
     const struct model_shape own = shape_of_layer(&pass->model->shape, l);
     const struct tensor qkv = rows_of(pass, &a->qkv);
-    const struct tensor attention_out =
-        own.attention_gate ? scratch_of(pass, &a->gated) : rows_of(pass, &a->attention_out);
+    const struct tensor mixed =
+        shape_gates(&own) ? scratch_of(pass, &a->gated) : rows_of(pass, &a->attention_out);
     const struct tensor mlp_activated = rows_of(pass, &a->mlp_activated);
 
     /* 1. qkv [N, (H + 2 H_kv) D] of ln1_out [N, C], and gates [N, H D]; in a Gated DeltaNet
@@ -475,11 +482,12 @@ static void layer_forward(const struct pass *pass, int64_t l) {
     /* 2, 3. norm of the heads of q and k, and rope, in place; attention_out [N, H D] */
     if (own.is_delta) mix_by_delta_rule(pass, l);
     else mix_by_attention(pass, l);
+    if (shape_gates(&own)) model_gate_mixed(pass, l);
     /* 4. attention_projection [N, C] */
     project_branch(pass, ARGS(branch,
                               .linear = {.site = SITE_ATTENTION_PROJECTION,
                                          .layer = l,
-                                         .in = &attention_out,
+                                         .in = &mixed,
                                          .weight = &w->attention_projection_weight,
                                          .bias = &w->attention_projection_bias},
                               .raw = ACTIVATION_attention_projection_raw,

@@ -33,9 +33,17 @@ struct gate_columns {
 /* Copies the parts from the whole, or into it. */
 void model_split_gates(const struct model *model, const struct gate_columns *columns, bool join);
 
-/* Multiplies attention's output by sigmoid(gate), into the activation gated, which layers share:
- * the backward pass calls it again with PASS_RECOMPUTE. */
-void model_gate_attention(const struct pass *pass, int64_t layer);
+/* The gate of a layer for which shape_gates is true: gated = function(gate) * in. */
+struct mixer_gate {
+    enum activation_id gate, in;
+    int64_t column; /* first of the gate */
+    enum gate_function function;
+};
+struct mixer_gate model_mixer_gate(const struct model *model, int64_t layer);
+
+/* Computes the activation gated, which layers share: the backward pass calls it again with
+ * PASS_RECOMPUTE. */
+void model_gate_mixed(const struct pass *pass, int64_t layer);
 
 /* A chunk of rows of the head, and where they are in arrays of all rows: from row `first` on, or if
  * places is given, row i in place first + places[i], where first is 0; negative: nowhere. */

@@ -202,7 +202,7 @@ Test(delta_rule, generation_resumes_from_a_state) {
     check_everywhere(resumed, &(struct delta_shape){1, 85, 1, 2, 32, 16, DTYPE_BF16, false});
 }
 
-/* transformers' layer, of convolution, delta rule and norm: rows of qkv | z | b | a. */
+/* transformers' layer, of convolution, delta rule, norm and gate: rows of qkv | z | b | a. */
 static void layer(struct check *c, const void *given) {
     (void)given;
     enum { HEADS = 2, SIZE = 40, VALUES = HEADS * SIZE, T = 77 };
@@ -226,8 +226,11 @@ static void layer(struct check *c, const void *given) {
              .gates = &projection, .A_log = &A_log, .dt_bias = &dt_bias, .first_keys = first_keys,
              .gates_column = columns + VALUES, .key_heads = 1, .value_heads = HEADS,
              .key_size = (int)(columns - VALUES) / 2);
-    CHECK_OP(c, gated_norm_forward, .out = &out, .in = &delta, .gate = &projection,
-             .weight = &norm_weight, .gate_column = columns, .epsilon = 1e-6f);
+    struct tensor raw = check_output(c, DTYPE_F32, T, VALUES);
+    CHECK_OP(c, qk_norm_forward, .inout = &delta, .raw = &raw, .q_weight = &norm_weight,
+             .k_weight = &norm_weight, .heads = HEADS, .epsilon = 1e-6f);
+    CHECK_OP(c, gated_forward, .out = &out, .gate_up = &projection, .up = &delta,
+             .gate_column = columns);
     struct tensor dprojection = check_output(c, DTYPE_F32, T, all);
     dprojection = check_rank3(dprojection, 1, T, all);
     double *zeros = check_doubles(c, columns * 4);
@@ -237,9 +240,10 @@ static void layer(struct check *c, const void *given) {
     struct tensor dweight = check_tensor(c, CHECK_WRITE, DTYPE_F32, columns, 4, zeros);
     struct tensor ddelta = check_rank3(check_output(c, DTYPE_F32, T, VALUES), 1, T, VALUES);
     struct tensor dqkv = check_rank3(check_output(c, DTYPE_F32, T, columns), 1, T, columns);
-    CHECK_OP(c, gated_norm_backward, .din = &ddelta, .dgate = &dprojection, .dweight = &dnorm,
-             .dout = &dout, .in = &delta, .gate = &projection, .weight = &norm_weight,
-             .gate_column = columns, .epsilon = 1e-6f);
+    CHECK_OP(c, gated_backward, .dgate_up = &dprojection, .dup = &ddelta, .dout = &dout,
+             .gate_up = &projection, .up = &delta, .gate_column = columns);
+    CHECK_OP(c, qk_norm_backward, .dinout = &ddelta, .dq_weight = &dnorm, .raw = &raw,
+             .q_weight = &norm_weight, .k_weight = &norm_weight, .heads = HEADS, .epsilon = 1e-6f);
     CHECK_OP(c, delta_rule_backward, .dqkv = &dqkv, .dgates = &dprojection, .dA_log = &dA_log,
              .ddt_bias = &ddt_bias, .dout = &ddelta, .states = states, .qkv = &qkv,
              .gates = &projection, .A_log = &A_log, .dt_bias = &dt_bias, .first_keys = first_keys,
@@ -249,7 +253,7 @@ static void layer(struct check *c, const void *given) {
              .dout = &dqkv, .in = &projection, .weight = &weight, .first_keys = first_keys);
     if (!c->verify) return;
     golden_close(c, "golden_sum", &qkv, "delta_rule:qkv", NULL);
-    golden_close(c, "golden_delta_rule", &delta, "delta_rule:delta_out", NULL);
+    golden_close(c, "golden_delta_rule", &raw, "delta_rule:delta_out", NULL);
     golden_close(c, "golden_delta_rule", &out, "delta_rule:out", NULL);
     golden_close(c, "golden_delta_rule", &dprojection, "delta_rule:dprojection", NULL);
     golden_close(c, "golden_delta_rule", &dweight, "delta_rule:dconv_weight", NULL);

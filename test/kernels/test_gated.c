@@ -9,7 +9,8 @@ struct shape {
     int64_t rows, columns; /* shape of the result */
     enum dtype in, out;
     enum gate_function gate;
-    bool apart; /* gate and up are tensors of their own, and dup lies in dout */
+    bool apart;            /* gate and up are tensors of their own, and dup lies in dout */
+    int64_t before, after; /* columns around a gate of its own */
 };
 
 static const struct shape shapes[] = {
@@ -31,6 +32,8 @@ static const struct shape shapes[] = {
     {26, 1536, DTYPE_BF16, DTYPE_BF16, GATE_SIGMOID, true},
     {13, 201, DTYPE_F16, DTYPE_F16, GATE_SIGMOID, true},
     {9, 40, DTYPE_BF16, DTYPE_BF16, GATE_SILU, true},
+    {26, 40, DTYPE_BF16, DTYPE_BF16, GATE_SILU, true, 16, 8},
+    {13, 40, DTYPE_F32, DTYPE_F32, GATE_SILU, true, 3, 5},
 };
 #define EACH_SHAPE(s) (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
 
@@ -55,6 +58,14 @@ static struct gate gate_at(enum gate_function function, double x) {
                          (p + fabs(x) * bell + fabs(x) * 0x1p-24) * (1 + fabs(x))};
 }
 
+/* Columns of a gate of its own, and the offset of the gate of element i of the result. */
+static int64_t wide_of(const struct shape *s) {
+    return s->before + s->columns + s->after;
+}
+static int64_t gate_offset(const struct shape *s, int64_t i) {
+    return i / s->columns * wide_of(s) + s->before + i % s->columns;
+}
+
 static const char *kind_of(const struct shape *s) {
     return s->gate == GATE_GELU ? "gated_gelu" : "gated";
 }
@@ -68,14 +79,16 @@ static struct tensor make_input(struct check *c, const struct shape *s) {
     return check_tensor(c, CHECK_READ, s->in, s->rows, 2 * s->columns, values);
 }
 
-/* Returns gate or up, of rows gate | up, as a tensor of its own. */
+/* Returns gate or up, of rows gate | up, as a tensor of its own. Columns around a gate are 0. */
 static struct tensor half_of(struct check *c, const struct shape *s, enum check_use use,
                              const struct tensor *both, bool up) {
     const double *values = check_read(c, both);
-    double *half = check_doubles(c, s->rows * s->columns);
+    const int64_t wide = up ? s->columns : wide_of(s);
+    double *half = check_doubles(c, s->rows * wide);
     for (int64_t i = 0; i < s->rows * s->columns; i++)
-        half[i] = values[(2 * (i / s->columns) + up) * s->columns + i % s->columns];
-    return check_tensor(c, use, s->in, s->rows, s->columns, half);
+        half[up ? i : gate_offset(s, i)] =
+            values[(2 * (i / s->columns) + up) * s->columns + i % s->columns];
+    return check_tensor(c, use, s->in, s->rows, wide, half);
 }
 
 static void forward(struct check *c, const void *given) {
@@ -86,7 +99,7 @@ static void forward(struct check *c, const void *given) {
     if (s->apart) gates = half_of(c, s, CHECK_READ, &in, false);
     if (s->apart) ups = half_of(c, s, CHECK_READ, &in, true);
     CHECK_OP(c, gated_forward, .out = &out, .gate_up = &gates, .up = s->apart ? &ups : NULL,
-             .gate = s->gate, .track_amax = amax);
+             .gate_column = s->before, .gate = s->gate, .track_amax = amax);
     if (!c->verify) return;
     check_amax_covers(c, amax, 0, false, &out);
     int64_t count = s->rows * s->columns;
@@ -130,7 +143,7 @@ static void backward_of(struct check *c, const struct shape *s, bool in_place) {
     check_close(c, kind_of(s), &din, expected, size);
 }
 
-/* The gradient of gate may lie in gate, and that of up in dout. */
+/* The gradient of gate may lie in gate, and that of up in dout. Columns around it stay. */
 static void backward_apart(struct check *c, const struct shape *s, bool in_place) {
     const int64_t rows = s->rows, columns = s->columns, count = rows * columns;
     const enum check_use use = in_place ? CHECK_WRITE : CHECK_READ;
@@ -139,20 +152,22 @@ static void backward_apart(struct check *c, const struct shape *s, bool in_place
     struct tensor random = check_normal(c, s->out, rows, columns, 1.0);
     double *x = check_read(c, &gate), *ups = check_read(c, &up), *d = check_read(c, &random);
     struct tensor dout = check_tensor(c, use, s->out, rows, columns, d);
-    struct tensor dgate = in_place ? gate : check_output(c, s->in, rows, columns);
+    struct tensor dgate = in_place ? gate : check_sum(c, s->in, rows, wide_of(s));
     struct tensor dup = in_place ? dout : check_output(c, s->in, rows, columns);
-    struct amax *amax = check_amax(c, 0, false);
+    struct amax *amax = wide_of(s) > columns ? NULL : check_amax(c, 0, false);
+    double *dgates = check_read(c, &dgate);
     CHECK_OP(c, gated_backward, .dgate_up = &dgate, .dup = &dup, .dout = &dout, .gate_up = &gate,
-             .up = &up, .gate = s->gate, .track_amax = amax);
+             .up = &up, .gate_column = s->before, .gate = s->gate, .track_amax = amax);
     if (!c->verify) return;
-    double *dgates = check_doubles(c, count), *dups = check_doubles(c, count);
-    double *gate_sizes = check_doubles(c, count), *up_sizes = check_doubles(c, count);
+    double *dups = check_doubles(c, count), *up_sizes = check_doubles(c, count);
+    double *gate_sizes = check_doubles(c, rows * wide_of(s));
     double largest = 0, *stored = check_read(c, &dup);
     for (int64_t i = 0; i < count; i++) largest = fmax(largest, fabs(stored[i]));
-    check_amax_covers(c, amax, (float)largest, false, &dgate);
+    if (amax) check_amax_covers(c, amax, (float)largest, false, &dgate);
     for (int64_t i = 0; i < count; i++) {
-        const struct gate g = gate_at(s->gate, x[i]);
-        dgates[i] = d[i] * ups[i] * g.slope, gate_sizes[i] = fabs(d[i] * ups[i]) * g.slope_size;
+        const int64_t at = gate_offset(s, i);
+        const struct gate g = gate_at(s->gate, x[at]);
+        dgates[at] = d[i] * ups[i] * g.slope, gate_sizes[at] = fabs(d[i] * ups[i]) * g.slope_size;
         dups[i] = d[i] * g.value, up_sizes[i] = fabs(d[i]) * g.value_size;
     }
     check_close(c, kind_of(s), &dgate, dgates, gate_sizes);

@@ -25,6 +25,8 @@ static const struct shape shapes[] = {
     {40, 128, 128, 2, 1, DTYPE_BF16, DTYPE_F32, true, 20},
     {5, 256, 256, 3, 1, DTYPE_F16, DTYPE_F16, false, 5}, /* a warp's width */
     {19, 3, 7, 3, 3, DTYPE_BF16, DTYPE_F32, false, 0},
+    {33, 0, 128, 4, 0, DTYPE_BF16, DTYPE_F32, false, 0}, /* no keys */
+    {77, 0, 40, 6, 0, DTYPE_F32, DTYPE_F32, false, 0},
     {9000, 8, 8, 1, 1, DTYPE_F32, DTYPE_F32, false, 0}, /* so many that groups of rows grow */
 };
 #define EACH_SHAPE(s) (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
@@ -159,7 +161,7 @@ static void backward(struct check *c, const void *given) {
     double *q = check_read(c, &o.q_weight), *k = check_read(c, &o.k_weight);
     double *raw = check_read(c, &o.raw);
     CHECK_OP(c, qk_norm_backward, .dinout = &o.inout, .dq_weight = &o.dq_weight,
-             .dk_weight = &o.dk_weight, .raw = &o.raw, .q_weight = &o.q_weight,
+             .dk_weight = s->kv_heads ? &o.dk_weight : NULL, .raw = &o.raw, .q_weight = &o.q_weight,
              .k_weight = &o.k_weight, .angles = o.turns ? &o.angles : NULL,
              .sequence_length = s->length, .heads = s->heads, .kv_heads = s->kv_heads,
              .epsilon = (float)EPSILON);
@@ -207,11 +209,11 @@ static void offset(struct check *c, const void *given) {
                  .k_weight = &weights[k][1], .weight_offset = k == 0 ? 1 : 0,
                  .angles = o.turns ? &o.angles : NULL, .sequence_length = s->length,
                  .heads = s->heads, .kv_heads = s->kv_heads, .epsilon = (float)EPSILON);
-        CHECK_OP(c, qk_norm_backward, .dinout = &din[k], .dq_weight = &dq[k], .dk_weight = &dk[k],
-                 .raw = &raw, .q_weight = &weights[k][0], .k_weight = &weights[k][1],
-                 .weight_offset = k == 0 ? 1 : 0, .angles = o.turns ? &o.angles : NULL,
-                 .sequence_length = s->length, .heads = s->heads, .kv_heads = s->kv_heads,
-                 .epsilon = (float)EPSILON);
+        CHECK_OP(c, qk_norm_backward, .dinout = &din[k], .dq_weight = &dq[k],
+                 .dk_weight = s->kv_heads ? &dk[k] : NULL, .raw = &raw, .q_weight = &weights[k][0],
+                 .k_weight = &weights[k][1], .weight_offset = k == 0 ? 1 : 0,
+                 .angles = o.turns ? &o.angles : NULL, .sequence_length = s->length,
+                 .heads = s->heads, .kv_heads = s->kv_heads, .epsilon = (float)EPSILON);
     }
     check_equal(c, "out", &out[0], check_read(c, &out[1]));
     check_equal(c, "din", &din[0], check_read(c, &din[1]));

@@ -92,6 +92,7 @@ static void describe(const struct precision *p, char *operations, char *tensors)
         {ACTIVATION_q_normed, ACTIVATION_qk_raw},
         {ACTIVATION_qkv_gate, ACTIVATION_qk_raw},
         {ACTIVATION_convolved, ACTIVATION_qk_raw},
+        {ACTIVATION_delta_raw, ACTIVATION_qk_raw},
         {ACTIVATION_delta_out, ACTIVATION_qk_raw},
         {ACTIVATION_gate, ACTIVATION_attention_out},
         {ACTIVATION_gated, ACTIVATION_attention_out}};
