@@ -1,178 +1,122 @@
-/* Causal depthwise convolution. A task computes a block of columns for all rows, and keeps the last
- * rows, and in the backward pass the sums of the next ones, in rings of K rows. */
+/* Causal depthwise convolution: kernels/causal_convolution.h, with blocks of columns. Threads take
+ * neighbouring blocks of the same rows, so that pages are read and written from end to end. */
 #include <assert.h>
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/vector.h"
 
-enum { COLUMNS = 128 };
+enum { COLUMNS = 1024 };
 
-/* A block of columns of one sequence. */
-struct block {
-    const struct tensor *in;
-    const int32_t *first_keys; /* of the sequence, or NULL */
-    int64_t first_row, column; /* of the sequence; of the block */
-    int columns, kernel;       /* K */
-    bool resumes;
-    float weight[CONVOLUTION_KERNEL_MAX][COLUMNS];
-    float ring[CONVOLUTION_KERNEL_MAX][COLUMNS]; /* row t is at t % K */
+/* A block of columns of a tensor; NULL: none. */
+struct rows {
+    const struct tensor *tensor;
+    int64_t at; /* of the sequence's first row */
 };
 
-static int64_t blocks_count(const struct tensor *weight) {
-    return blocks_of(tensor_rows(weight), COLUMNS);
+typedef float *lanes;
+#define CONVOLUTION                static
+#define CONVOLUTION_ON_ROWS        static
+#define ROWS                       struct rows
+#define LANE(row, i)               (row)[i]
+#define EACH_LANE(c, i)            _Pragma("omp simd") for (int i = 0; i < (c)->columns; i++)
+#define EACH_TAP(j)                for (int j = 0; j < TAPS; j++)
+#define load_row(c, row, rows, t)  load_columns(*(row), rows, t, (c)->columns)
+#define store_row(c, rows, t, row) store_columns(rows, t, row, (c)->columns)
+
+static inline float logistic(float x) {
+    return 1.0f / (1.0f + exp_f32(-x));
 }
 
-static float *ring_row(struct block *b, int64_t t) {
-    return b->ring[(t + b->kernel) % b->kernel];
+static inline float silu(float x) {
+    return x / (1.0f + exp_f32(-x));
 }
 
-/* Begins at the first row of a sequence. */
-static void block_begin(struct block *b, const struct tensor *in, const struct tensor *weight,
-                        const int32_t *first_keys, int64_t sequence, int64_t block) {
-    float values[CONVOLUTION_KERNEL_MAX * COLUMNS];
-    b->in = in, b->kernel = (int)tensor_columns(weight), b->resumes = false;
-    b->first_row = sequence * in->shape[1], b->column = block * COLUMNS;
-    b->first_keys = first_keys ? first_keys + b->first_row : NULL;
-    b->columns = (int)block_length(b->column, tensor_rows(weight), COLUMNS);
-    assert(in->rank == 3 && b->kernel <= CONVOLUTION_KERNEL_MAX);
-    assert(tensor_columns(in) >= tensor_rows(weight));
-    const float *w = dtype_widen(values, weight->data, weight->dtype, b->column * b->kernel,
-                                 b->columns * b->kernel);
-    for (int c = 0; c < b->columns; c++)
-        for (int j = 0; j < b->kernel; j++) b->weight[j][c] = w[c * b->kernel + j];
+static void load_columns(float *row, struct rows from, int64_t t, int columns) {
+    const struct tensor *in = from.tensor;
+    const size_t at = (size_t)(from.at + t * tensor_columns(in));
+    const float *values = dtype_widen(row, in->data, in->dtype, at, (size_t)columns);
+    if (values != row) memcpy(row, values, (size_t)columns * sizeof *row);
 }
 
-/* Reads row t of `from`, whose sequence begins at row `first`, as row `as` of the ring. */
-static void read_row(struct block *b, const struct tensor *from, int64_t first, int64_t t,
-                     int64_t as) {
-    float *to = ring_row(b, as);
-    const size_t at = (size_t)((first + t) * tensor_columns(from) + b->column);
-    const float *values = dtype_widen(to, from->data, from->dtype, at, (size_t)b->columns);
-    if (values != to) memcpy(to, values, (size_t)b->columns * sizeof *to);
+static void store_columns(struct rows to, int64_t t, const float *row, int columns) {
+    const struct tensor *out = to.tensor;
+    const size_t at = (size_t)(to.at + t * tensor_columns(out));
+    dtype_store(out->data, out->dtype, at, row, (size_t)columns);
 }
 
-/* Returns j of the first row that row t reads, which is t - K + 1 + j. */
-static int first_tap(const struct block *b, int64_t t) {
-    int64_t first = b->first_keys ? b->first_keys[t] : 0, reach = t - b->kernel + 1;
-    if (first == 0 && b->resumes) return 0;
-    return first > reach ? (int)(first - reach) : 0;
-}
+#include "kernels/causal_convolution.h"
 
-/* sum = the convolution of row t. */
-static void convolve(struct block *b, float *sum, int64_t t) {
-    memset(sum, 0, COLUMNS * sizeof *sum);
-    for (int j = first_tap(b, t); j < b->kernel; j++) {
-        const float *row = ring_row(b, t - b->kernel + 1 + j), *weight = b->weight[j];
-#pragma omp simd
-        for (int c = 0; c < b->columns; c++) sum[c] += weight[c] * row[c];
+/* Tensors of a pass. */
+struct pass {
+    const struct tensor *weight, *in, *out, *tail; /* out: dout in the backward pass */
+    const struct tensor *din;                      /* of the backward pass, or NULL */
+    float *partials;
+};
+
+static void run_task(const struct pass *p, struct convolution c, int64_t segment, int64_t column) {
+    float memory[4][TAPS][COLUMNS], x[COLUMNS], d[COLUMNS], *dweight[TAPS], *sums[TAPS];
+    const int64_t sequence = segment / segments_of(p->in);
+    const struct tensor *tensors[] = {p->in, p->out, p->din, p->tail}, *weight = p->weight;
+    struct rows rows[4] = {{0}};
+    for (int i = 0; i < 4; i++) {
+        const int64_t length = i < 3 ? c.length : c.kernel - 1;
+        if (!tensors[i]) continue;
+        rows[i].tensor = tensors[i];
+        rows[i].at = sequence * length * tensor_columns(tensors[i]) + column;
     }
+    c.columns = (int)block_length(column, c.columns, COLUMNS);
+    begin_task(&c, sequence, segment % segments_of(p->in));
+    const float *w = dtype_widen(memory[2][0], weight->data, weight->dtype,
+                                 (size_t)(column * c.kernel), (size_t)(c.columns * c.kernel));
+    for (int j = 0; j < TAPS; j++) {
+        c.weight[j] = memory[0][j], c.x[j] = memory[1][j];
+        dweight[j] = memory[2][j], sums[j] = memory[3][j];
+        for (int i = 0; j >= c.unused && i < c.columns; i++)
+            c.weight[j][i] = w[i * c.kernel + j - c.unused];
+    }
+    if (!p->din) {
+        convolution_forward(&c, rows[1], rows[3], rows[0], x);
+        return;
+    }
+    memset(memory[2], 0, 2 * sizeof memory[2]);
+    convolution_backward(&c, rows[2], rows[1], rows[0], dweight, sums, x, d);
+    float *partial = p->partials + segment * tensor_count(weight) + column * c.kernel;
+    for (int i = 0; i < c.columns * c.kernel; i++)
+        partial[i] = dweight[c.unused + i % c.kernel][i / c.kernel];
 }
 
-/* The tail is replaced after the last row that counts, when the ring holds it, but for rows before
- * the first one. */
-static void write_tail(struct block *b, const struct tensor *tail, int64_t sequence, int64_t rows) {
-    const int64_t before = b->kernel - 1;
-    for (int64_t i = 0; i < before; i++) {
-        float *row = ring_row(b, rows - before + i);
-        if (rows - before + i < 0 && !b->resumes) memset(row, 0, sizeof b->ring[0]);
-        dtype_store(tail->data, tail->dtype,
-                    (size_t)((sequence * before + i) * tensor_columns(tail) + b->column), row,
-                    (size_t)b->columns);
-    }
+static void run_tasks(const struct pass *pass, const struct convolution *c) {
+    const int64_t blocks = blocks_of(c->columns, COLUMNS);
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < pass->in->shape[0] * segments_of(pass->in) * blocks; i++)
+        run_task(pass, *c, i / blocks, i % blocks * COLUMNS);
 }
 
 void cpu_causal_convolution_forward(struct backend *be,
                                     const struct causal_convolution_forward_args *args) {
-    const struct tensor *in = args->in, *out = args->out, *tail = args->tail;
-    const int64_t blocks = blocks_count(args->weight), length = in->shape[1];
+    const struct pass pass = {args->weight, args->in, args->out, args->tail, NULL, NULL};
+    struct convolution c = convolution_of(args->in, args->weight, args->out, args->first_keys);
     (void)be;
-    assert(tensor_columns(out) == tensor_rows(args->weight));
-    assert(tensor_rows(in) == tensor_rows(out) && (!tail || tail->dtype == in->dtype));
-#pragma omp parallel for schedule(static)
-    for (int64_t task = 0; task < in->shape[0] * blocks; task++) {
-        struct block b;
-        float sum[COLUMNS];
-        int64_t sequence = task / blocks;
-        block_begin(&b, in, args->weight, args->first_keys, sequence, task % blocks);
-        b.resumes = tail && args->resumes;
-        for (int64_t t = 1 - b.kernel; b.resumes && t < 0; t++)
-            read_row(&b, tail, sequence * (b.kernel - 1), t + b.kernel - 1, t);
-        for (int64_t t = 0; t < length; t++) {
-            read_row(&b, in, b.first_row, t, t);
-            convolve(&b, sum, t);
-#pragma omp simd
-            for (int c = 0; c < b.columns; c++) sum[c] /= 1.0f + exp_f32(-sum[c]);
-            dtype_store(out->data, out->dtype,
-                        (size_t)((b.first_row + t) * tensor_columns(out) + b.column), sum,
-                        (size_t)b.columns);
-            if (tail && t + 1 == args->state_rows) write_tail(&b, tail, sequence, t + 1);
-        }
-    }
+    assert(!args->tail || args->tail->dtype == args->in->dtype);
+    c.state_rows = args->tail ? (int)args->state_rows : 0, c.resumes = args->tail && args->resumes;
+    run_tasks(&pass, &c);
 }
 
 size_t
 cpu_causal_convolution_backward_scratch(struct backend *be,
                                         const struct causal_convolution_backward_args *args) {
-    (void)be, (void)args;
-    return 0;
-}
-
-/* Adds row t's share to the sums of the rows that it reads and to dweight [K, COLUMNS]. */
-static void row_backward(struct block *b, float dweight[][COLUMNS], float sums[][COLUMNS],
-                         const struct tensor *dout, int64_t t) {
-    float buffer[COLUMNS], d[COLUMNS];
-    const size_t at = (size_t)((b->first_row + t) * tensor_columns(dout) + b->column);
-    const float *dvalues = dtype_widen(buffer, dout->data, dout->dtype, at, (size_t)b->columns);
-    convolve(b, d, t);
-#pragma omp simd
-    for (int c = 0; c < b->columns; c++) {
-        const float x = d[c], s = 1.0f / (1.0f + exp_f32(-x));
-        d[c] = dvalues[c] * (s + x * s * (1.0f - s));
-    }
-    for (int j = first_tap(b, t); j < b->kernel; j++) {
-        const int64_t row = t - b->kernel + 1 + j;
-        const float *weight = b->weight[j], *in = ring_row(b, row);
-        float *sum = sums[row % b->kernel], *dw = dweight[j];
-#pragma omp simd
-        for (int c = 0; c < b->columns; c++) {
-            sum[c] += weight[c] * d[c];
-            dw[c] += d[c] * in[c];
-        }
-    }
+    (void)be;
+    return partials_bytes(args);
 }
 
 void cpu_causal_convolution_backward(struct backend *be,
                                      const struct causal_convolution_backward_args *args) {
-    const struct tensor *in = args->in, *din = args->din;
-    const int64_t blocks = blocks_count(args->weight), length = in->shape[1];
-    (void)be;
-#pragma omp parallel for schedule(static)
-    for (int64_t block = 0; block < blocks; block++) {
-        struct block b = {.kernel = (int)tensor_columns(args->weight)};
-        float dweight[CONVOLUTION_KERNEL_MAX][COLUMNS] = {{0}};
-        float sums[CONVOLUTION_KERNEL_MAX][COLUMNS], total[CONVOLUTION_KERNEL_MAX * COLUMNS];
-        for (int64_t sequence = 0; sequence < in->shape[0]; sequence++) {
-            block_begin(&b, in, args->weight, args->first_keys, sequence, block);
-            memset(sums, 0, sizeof sums);
-            for (int64_t t = 0; t < length + b.kernel - 1; t++) {
-                const int64_t done = t - b.kernel + 1; /* no later row reads it */
-                if (t < length) {
-                    read_row(&b, in, b.first_row, t, t);
-                    row_backward(&b, dweight, sums, args->dout, t);
-                }
-                if (done < 0) continue;
-                float *sum = sums[done % b.kernel];
-                dtype_store(din->data, din->dtype,
-                            (size_t)((b.first_row + done) * tensor_columns(din) + b.column), sum,
-                            (size_t)b.columns);
-                memset(sum, 0, sizeof sums[0]);
-            }
-        }
-        for (int c = 0; c < b.columns; c++)
-            for (int j = 0; j < b.kernel; j++) total[c * b.kernel + j] = dweight[j][c];
-        for (int c = 0; c < b.columns * b.kernel; c += CPU_BLOCK)
-            cpu_accumulate(args->dweight, b.column * b.kernel + c, total + c,
-                           block_length(c, b.columns * b.kernel, CPU_BLOCK));
-    }
+    float *partials = backend_workspace(be, partials_bytes(args));
+    const struct pass pass = {args->weight, args->in, args->dout, NULL, args->din, partials};
+    const struct convolution c =
+        convolution_of(args->in, args->weight, args->dout, args->first_keys);
+    run_tasks(&pass, &c);
+    cpu_add_partials(args->dweight, partials, args->in->shape[0] * segments_of(args->in),
+                     tensor_count(args->weight));
 }
