@@ -62,24 +62,7 @@ struct setup {
     struct error error;
 };
 
-static const void *find(const struct setup *s, const char *name, enum safetensors_dtype dtype) {
-    const void *data = data_in(&s->file, name, dtype);
-    cr_assert(data, "no %s", name);
-    return data;
-}
-
-static const float *result(const struct setup *s, const char *name) {
-    char full[2 * NAME_MAX_BYTES];
-    snprintf(full, sizeof full, "%s.%s", s->prefix, name);
-    return data_in(&s->file, full, SAFETENSORS_F32);
-}
-
-static void expect_within(const struct setup *s, const char *what, double got, double bound) {
-    if (verbose())
-        fprintf(stderr, "%d %s %s: %.3g of %.3g\n", s->family, s->prefix, what, got, bound);
-    cr_expect(got <= bound, "%d %s: %s differs by %g, allowed %g", s->family, s->prefix, what, got,
-              bound);
-}
+#include "test/model/task/golden_steps.h"
 
 static void make_config(struct setup *s, bool lora) {
     struct config *config = &s->config;
@@ -107,19 +90,6 @@ static void make_config(struct setup *s, bool lora) {
     config->grpo.use_bias_correction_kl = run->corrects;
     config->grpo.scale_rewards = run->scale;
     config->grpo.mask_truncated_completions = run->masks;
-}
-
-static void upload_weights(struct setup *s) {
-    struct model *model = &s->trainer.model;
-    for (ptrdiff_t i = 0; i < arrlen(model->list); i++) {
-        char name[NAME_MAX_BYTES];
-        name_in_fixture(name, s->family, "initial", &model->list[i]);
-        const float *values = data_in(&s->base, name, SAFETENSORS_F32);
-        cr_assert(values, "no %s", name);
-        masters_upload(&model->masters, &s->be, values, model->list[i].offset,
-                       parameter_count(&model->list[i]));
-    }
-    masters_refresh(&model->masters, &s->be);
 }
 
 /* A loader whose rows have the completions that load_step stores. */
