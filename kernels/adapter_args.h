@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kernels/decode_args.h"
 #include "kernels/rounding.h"
 #include "kernels/tensor.h"
 #include "kernels/weight_format.h"
@@ -61,8 +62,11 @@ struct block_diagonal_backward_args {
     bool accumulate;
 };
 
-/* Each row of out = the last C columns of that row of in. */
+/* Each row of out = the last C columns of that row of in. With keys, row i of in is stored at the
+ * row of the last key of keys[i]; several rows may share one if they are equal. */
 struct copy_last_columns_args {
-    const struct tensor *out; /* [N, C] */
-    const struct tensor *in;  /* [N, C or more], same dtype */
+    const struct tensor *out;       /* [N, C], or [R, C] with keys */
+    const struct tensor *in;        /* [N, C or more], same dtype */
+    const struct decode_keys *keys; /* optional: [N], in backend memory */
+    int64_t stride;                 /* as in struct attention_decode_args */
 };

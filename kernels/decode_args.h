@@ -30,6 +30,8 @@ struct attention_decode_args {
                                       * parts that keys are split into follow from it and N. Parts
                                       * begin at keys_from on a CPU, at key 0 on a GPU. The scratch
                                       * is enough for fewer queries, too */
+    int64_t split_as;                /* number of queries that the parts follow from on a CPU, at
+                                      * least N, so that results do not depend on N; 0: N */
     int64_t window;                  /* a query reads at most this many keys, the last; 0: all */
     double scale;                    /* as in struct attention_forward_args */
     float softcap;                   /* the same */
@@ -54,4 +56,9 @@ static ON_HOST_AND_DEVICE int64_t decode_key_row(const struct decode_keys *keys,
                                                  int64_t stride) {
     return key < keys->prefix_count ? keys->prefix + key
                                     : keys->first + (key - keys->prefix_count) * stride;
+}
+
+/* Returns the cache row of a query's last key, its own. */
+static ON_HOST_AND_DEVICE int64_t decode_last_row(const struct decode_keys *keys, int64_t stride) {
+    return decode_key_row(keys, decode_key_count(keys) - 1, stride);
 }

@@ -54,13 +54,14 @@ struct key_block {
 static struct sizes sizes_of(const struct attention_decode_args *args) {
     const struct tensor *cache = args->cache;
     int64_t queries = tensor_rows(args->out), blocks = blocks_of(args->keys_max, KEYS);
-    int64_t tasks = queries < TASKS ? TASKS / queries : 1;
+    int64_t split = args->split_as > 0 ? args->split_as : queries;
+    int64_t tasks = split < TASKS ? TASKS / split : 1;
     int64_t size = tensor_columns(args->out) / args->heads;
     struct row_sizes row = head_sizes(size, args->heads, args->kv_heads);
     struct attention_score score = attention_score(args->scale, args->softcap);
     assert(tensor_columns(args->out) == row.columns && tensor_columns(args->q) >= row.columns);
     assert(tensor_rows(args->q) == queries && tensor_columns(cache) >= 2 * row.kv_columns);
-    assert(args->q->dtype == cache->dtype);
+    assert(args->q->dtype == cache->dtype && split >= queries);
     int64_t partial_floats = round_up(2 * row.heads + row.columns, LINE_FLOATS);
     int64_t part_blocks = blocks_of(blocks, tasks);
     return (struct sizes){

@@ -94,10 +94,14 @@ void cpu_copy_last_columns(struct backend *be, const struct copy_last_columns_ar
     const struct tensor *out = args->out, *in = args->in;
     size_t value = dtype_bytes(in->dtype), bytes = (size_t)tensor_columns(out) * value;
     size_t stride = (size_t)tensor_columns(in) * value;
-    assert(out->dtype == in->dtype && tensor_rows(out) == tensor_rows(in) && bytes <= stride);
-    for (size_t row = 0; row < (size_t)tensor_rows(out); row++)
-        memcpy((char *)out->data + row * bytes, (const char *)in->data + (row + 1) * stride - bytes,
+    assert(out->dtype == in->dtype && bytes <= stride);
+    assert(args->keys || tensor_rows(out) == tensor_rows(in));
+    for (size_t row = 0; row < (size_t)tensor_rows(in); row++) {
+        const size_t to =
+            args->keys ? (size_t)decode_last_row(&args->keys[row], args->stride) : row;
+        memcpy((char *)out->data + to * bytes, (const char *)in->data + (row + 1) * stride - bytes,
                bytes);
+    }
 }
 
 void cpu_gather_rows(struct backend *be, const struct gather_rows_args *args) {

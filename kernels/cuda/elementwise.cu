@@ -54,26 +54,29 @@ void cuda_softcap(struct backend *be, const struct softcap_args *args) {
 template <typename Unit>
 static __global__ void __launch_bounds__(PACK_THREADS)
     copy_last_columns_kernel(Unit *__restrict__ out, const Unit *__restrict__ in, int64_t count,
-                             int64_t columns, int64_t in_columns) {
+                             int64_t columns, int64_t in_columns,
+                             const struct decode_keys *__restrict__ keys, int64_t stride) {
     int64_t i = (int64_t)blockIdx.x * PACK_THREADS + threadIdx.x;
-    if (i < count) out[i] = in[(i / columns + 1) * in_columns - columns + i % columns];
+    if (i >= count) return;
+    int64_t row = i / columns, to = keys ? decode_last_row(&keys[row], stride) : row;
+    out[to * columns + i % columns] = in[(row + 1) * in_columns - columns + i % columns];
 }
 
 template <typename Unit>
 static void copy_last_columns(struct backend *be, const struct copy_last_columns_args *args,
                               int64_t values) {
-    int64_t count = tensor_count(args->out) / values;
+    int64_t columns = tensor_columns(args->out) / values, count = tensor_rows(args->in) * columns;
     LAUNCH(copy_last_columns_kernel<Unit>, (unsigned)blocks_of(count, PACK_THREADS), PACK_THREADS,
            0, cuda_state(be)->compute, (Unit *)args->out->data, (const Unit *)args->in->data, count,
-           tensor_columns(args->out) / values, tensor_columns(args->in) / values);
+           columns, tensor_columns(args->in) / values, args->keys, args->stride);
 }
 
 void cuda_copy_last_columns(struct backend *be, const struct copy_last_columns_args *args) {
     const struct tensor *out = args->out, *in = args->in;
     int64_t values = 16 / (int64_t)dtype_bytes(out->dtype);
-    assert(out->dtype == in->dtype && tensor_rows(out) == tensor_rows(in));
-    assert(tensor_columns(out) <= tensor_columns(in));
-    if (tensor_count(out) == 0) return;
+    assert(out->dtype == in->dtype && tensor_columns(out) <= tensor_columns(in));
+    assert(args->keys || tensor_rows(out) == tensor_rows(in));
+    if (tensor_count(out) == 0 || tensor_rows(in) == 0) return;
     if (aligned_to(out->data, 16) && aligned_to(in->data, 16) &&
         tensor_columns(out) % values == 0 && tensor_columns(in) % values == 0)
         copy_last_columns<uint4>(be, args, values);

@@ -232,7 +232,7 @@ struct config {
     struct {
         enum config_grpo_loss loss_type;
         enum config_importance importance_sampling_level;
-        int64_t num_generations, max_completion_length, num_iterations;
+        int64_t num_generations, texts_at_once, max_completion_length, num_iterations;
         double temperature;
         double epsilon, epsilon_high; /* epsilon_high 0: epsilon */
         double delta;                 /* 0: none */
@@ -390,7 +390,10 @@ static inline bool config_reads_prompts(const struct config *config) {
 
 /* Returns the number of texts that a run generates at once while it trains; 0: none. */
 static inline int64_t config_texts(const struct config *config) {
-    return config_reads_prompts(config) ? config->grpo.num_generations : config->sample.every > 0;
+    const int64_t step = config->train.micro_batch_size * config->train.grad_accum_steps;
+    const int64_t most = step < config->data.seq_len ? step : config->data.seq_len;
+    if (!config_reads_prompts(config)) return config->sample.every > 0;
+    return config->grpo.texts_at_once < most ? config->grpo.texts_at_once : most;
 }
 
 /* Returns the number of samples that a step has of each sequence of the data. */

@@ -327,8 +327,8 @@ static void open_training(struct model *model, const struct config *config) {
     model->texts = config_texts(config);
     model->shape.logit_rows = MAX(model->shape.logit_rows, model->texts);
     const bool streams = config->offload.activations;
-    model->has_cache =
-        model->texts > 1 || ((model->recompute == RECOMPUTE_LAYER || streams) && model->texts > 0);
+    model->has_cache = config_reads_prompts(config) ||
+                       ((model->recompute == RECOMPUTE_LAYER || streams) && model->texts > 0);
     model->offload_optimizer = config->offload.optimizer;
     model->saved.lane = LANE_ACTIVATIONS;
     model->saved.layers = streams ? model->shape.n_layer : 0;
@@ -598,6 +598,22 @@ struct tensor model_state(const struct model *model, const struct tensor *all, i
                           int64_t text, int64_t texts) {
     const int64_t index = layer - shape_attention_layers(&model->shape, layer);
     return tensor_slice(all, index * model->texts + text, texts);
+}
+
+void model_copy_text(const struct model *model, int64_t from, int64_t to, int64_t rows) {
+    const int64_t length = model->capacity.sequence_length;
+    const struct tensor *const carried[] = {&model->states, &model->tails};
+    for (int64_t layer = 0; layer < model->shape.n_layer; layer++) {
+        const struct model_shape own = shape_of_layer(&model->shape, layer);
+        const struct tensor cache = model_cache(model, layer);
+        for (int i = 0; i < (own.is_delta ? 2 : rows > 0); i++) {
+            const struct tensor out = own.is_delta ? model_state(model, carried[i], layer, to, 1)
+                                                   : tensor_slice(&cache, to * length, rows);
+            const struct tensor in = own.is_delta ? model_state(model, carried[i], layer, from, 1)
+                                                  : tensor_slice(&cache, from * length, rows);
+            OP(model->be, copy_last_columns, .out = &out, .in = &in);
+        }
+    }
 }
 
 bool model_branch_is_residual(const struct model *model) {

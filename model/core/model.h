@@ -134,6 +134,10 @@ int64_t model_added_max(const struct model *model);
 struct tensor model_state(const struct model *model, const struct tensor *all, int64_t layer,
                           int64_t text, int64_t texts);
 
+/* Copies what the cache has of a text to another one: its first `rows` rows of keys and values, if
+ * each text has those of its own place (text * T of the capacity), and its states. */
+void model_copy_text(const struct model *model, int64_t from, int64_t to, int64_t rows);
+
 /* Gives the gradients of activations the shapes that their tensors have in a layer. */
 void model_set_gradients(struct model *model, int64_t layer);
 

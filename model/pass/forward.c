@@ -181,9 +181,11 @@ void model_split_gates(const struct model *model, const struct gate_columns *col
 /* Stores keys and values for later rows, unless qkv itself is the cache. */
 static void store_keys_and_values(const struct pass *pass, const struct tensor *qkv, int64_t l) {
     struct tensor cache = model_cache(pass->model, l);
+    const bool scatters = pass->decode.scatters;
     if (!pass->model->has_cache) return;
-    cache = tensor_slice(&cache, pass->cache_row, pass->rows);
-    OP(pass->model->be, copy_last_columns, .out = &cache, .in = qkv);
+    if (!scatters) cache = tensor_slice(&cache, pass->cache_row, pass->rows);
+    OP(pass->model->be, copy_last_columns, .out = &cache, .in = qkv,
+       .keys = scatters ? pass->batch.keys : NULL, .stride = pass->decode.stride);
 }
 
 /* Attention of rows to the keys that batch.keys names: in the cache, or elsewhere in the batch. */
@@ -192,7 +194,8 @@ static void attend_to_keys(const struct pass *pass, int64_t l) {
     struct layer_activations *a = &model->activations.layers[l];
     const struct pass_decode *decode = &pass->decode;
     const bool extends = pass->kind == PASS_EXTEND;
-    const int64_t window = model_window(model, l), outside = decode->least - window;
+    const int64_t window = model_window(model, l);
+    const int64_t outside = decode->scatters ? 0 : decode->least - window;
     const int64_t first = extends ? pass_first_row(pass) : decode->first;
     const int64_t rows = extends ? pass->rows : decode->rows;
     struct tensor cache = extends ? model_cache(model, l) : a->qkv;
@@ -201,7 +204,8 @@ static void attend_to_keys(const struct pass *pass, int64_t l) {
     const struct trace_label label = label_one(pass, ACTIVATION_attention_out, l);
     OP(model->be, attention_decode, .out = &out, .q = &q, .cache = &cache, .keys = pass->batch.keys,
        .stride = decode->stride, .keys_from = window > 0 && outside > 0 ? outside : 0,
-       .keys_to = decode->longest, .keys_max = model->capacity.sequence_length, .window = window,
+       .keys_to = decode->longest, .keys_max = model->capacity.sequence_length,
+       .split_as = decode->scatters ? model->texts : 0, .window = window,
        .scale = model_attention_scale(model), .softcap = (float)model->shape.attention_softcap,
        .heads = (int)model->shape.n_head, .kv_heads = (int)model->shape.n_kv_head,
        .label = extends ? &label : NULL);
@@ -223,29 +227,21 @@ static void attend(const struct pass *pass, int64_t l) {
 }
 
 /* With a cache, a pass runs rows of one text or, if there are several, one row of each. Their
- * states are those of the texts, and copies of the first one's if they begin alike. */
+ * states are those of the texts. */
 struct carried {
     struct tensor state, tail; /* of the texts of the pass; rank 0: nothing is carried */
     int64_t rows;              /* of a text, without padding */
     bool resumes;
 };
 
-static struct carried carried_of(const struct pass *pass, int64_t l, int64_t text, int64_t texts) {
+static struct carried carried_of(const struct pass *pass, int64_t l, int64_t texts) {
     const struct model *model = pass->model;
     struct carried carried = {.rows = pass->state_rows > 0 ? pass->state_rows : pass->rows / texts,
                               .resumes = pass->kind == PASS_EXTEND};
     if (!pass_has_cache(pass)) return carried;
-    carried.state = model_state(model, &model->states, l, text, texts);
-    carried.tail = model_state(model, &model->tails, l, text, texts);
+    carried.state = model_state(model, &model->states, l, pass->text, texts);
+    carried.tail = model_state(model, &model->tails, l, pass->text, texts);
     return carried;
-}
-
-static void copy_carried(const struct pass *pass, int64_t l, const struct carried *from) {
-    for (int64_t i = 1; i < pass->texts.count; i++) {
-        const struct carried to = carried_of(pass, l, pass->texts.first + i, 1);
-        OP(pass->model->be, copy_last_columns, .out = &to.state, .in = &from->state);
-        OP(pass->model->be, copy_last_columns, .out = &to.tail, .in = &from->tail);
-    }
 }
 
 /* Computes delta_out of qkv in a Gated DeltaNet (kernels/delta_rule_args.h). */
@@ -256,7 +252,7 @@ static void mix_by_delta_rule(const struct pass *pass, int64_t l) {
     const struct layer_activations *a = &model->activations.layers[l];
     const int64_t sequences = pass->kind == PASS_EXTEND ? model->texts : s->batch;
     const int64_t length = pass->rows / sequences, kernel = s->linear_conv_kernel_dim;
-    const struct carried carried = carried_of(pass, l, pass->texts.first, sequences);
+    const struct carried carried = carried_of(pass, l, sequences);
     const struct tensor qkv = rows_of(pass, &a->qkv), convolved = rows_of(pass, &a->convolved);
     const struct tensor mixed = rows_of(pass, &a->delta_out), raw = rows_of(pass, &a->delta_raw);
     const struct tensor in = tensor_split(&qkv, sequences, length);
@@ -284,7 +280,6 @@ static void mix_by_delta_rule(const struct pass *pass, int64_t l) {
     OP(model->be, qk_norm_forward, .inout = &mixed, .raw = &raw, .q_weight = &w->gated_norm_weight,
        .k_weight = &w->gated_norm_weight, .heads = (int)s->linear_num_value_heads,
        .epsilon = (float)s->norm_eps, .label = &labels[1]);
-    copy_carried(pass, l, &carried);
 }
 
 /* Computes attention_out of qkv by attention. */

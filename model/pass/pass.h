@@ -24,6 +24,8 @@ enum pass_kind {
 struct pass_decode {
     int64_t first, rows;    /* PASS_EVALUATE: the first of these rows, and their number; 0: none */
     int64_t stride;         /* as in struct attention_decode_args */
+    bool scatters;          /* PASS_EXTEND: each row is of another text, and stored as its last key
+                             * instead of behind the row before it */
     int64_t least, longest; /* smallest and largest number of keys of a row */
 };
 
@@ -34,9 +36,7 @@ struct pass {
     int64_t rows;            /* rows that are computed: B T, or fewer with a cache */
     int64_t cache_row;       /* with a cache: its row for the first row; the others follow */
     int64_t state_rows;      /* with a cache, of one text: rows before the padding; 0: all */
-    struct pass_texts {
-        int64_t first, count; /* PASS_PREFILL: texts that begin with the rows; 0: the first one */
-    } texts;
+    int64_t text;            /* PASS_PREFILL: the text that the rows begin, whose states they set */
     struct pass_decode decode;
     bool without_adapters; /* adapters add nothing */
 

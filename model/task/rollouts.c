@@ -121,13 +121,12 @@ static bool ends_text(const struct sample_options *options, int token) {
 
 static bool add_token(void *context, int64_t text, int token) {
     struct rollouts *rollouts = context;
-    const int64_t index = rollouts->emitting + text, row = index * rollouts->config->data.seq_len;
-    struct completion *completion = &rollouts->completions[index];
+    const int64_t row = text * rollouts->config->data.seq_len;
+    struct completion *completion = &rollouts->completions[text];
     const char *stop = rollouts->config->grpo.stop;
     const size_t stop_size = strlen(stop);
     size_t size;
-    rollouts->values[ROLLOUTS_SAMPLED][row + completion->length - 1] =
-        rollouts->sampler->drawn[text];
+    rollouts->values[ROLLOUTS_SAMPLED][row + completion->length - 1] = rollouts->sampler->drawn;
     completion->tokens[completion->length++] = token;
     completion->ended = ends_text(&rollouts->sampler->options, token);
     const uint8_t *bytes = tokenizer_bytes(rollouts->tokenizer, token, &size);
@@ -149,6 +148,7 @@ static int write_request(struct rollouts *rollouts, int64_t index, const struct 
     const struct completion *completion = &rollouts->completions[index];
     struct reward_request *request = &rollouts->requests[index];
     struct printed line;
+    prompts_row(&rollouts->row, loader, sample);
     free(request->json);
     *request = (struct reward_request){.completion = completion->text,
                                        .size = arrlenu(completion->text),
@@ -163,31 +163,32 @@ static int write_request(struct rollouts *rollouts, int64_t index, const struct 
     return 0;
 }
 
-/* Draws the completions of a prompt, from `first` on. */
-static int draw_group(struct rollouts *rollouts, const struct loader *loader, uint64_t sample,
-                      int64_t first, uint64_t stream, struct error *error) {
+/* Draws the first `count` completions, num_generations of each prompt from `first` /
+ * num_generations on. Completion i uses stream + i. */
+static int draw(struct rollouts *rollouts, const struct loader *loader, uint64_t first,
+                uint64_t stream, int64_t count, struct error *error) {
     const int64_t group = rollouts->config->grpo.num_generations;
     struct sampler *sampler = rollouts->sampler;
     struct sample_result ignored;
-    if (read_prompt(rollouts, loader, sample, error)) return -1;
-    for (int64_t i = first; i < first + group; i++) {
+    for (int64_t i = 0; i < count; i++) {
         struct completion *completion = &rollouts->completions[i];
+        if (i % group == 0 &&
+            read_prompt(rollouts, loader, (first + (uint64_t)i) / (uint64_t)group, error))
+            return -1;
         completion->prompt = completion->length = arrlen(rollouts->prompt);
         completion->ended = false;
         arrsetlen(completion->text, 0);
         memcpy(completion->tokens, rollouts->prompt,
                (size_t)completion->length * sizeof *completion->tokens);
+        rollouts->texts[i] =
+            (struct sample_text){completion->tokens, completion->length, stream + (uint64_t)i};
     }
-    rollouts->emitting = first;
-    sampler->options.prompt = rollouts->prompt;
-    sampler->options.prompt_length = arrlen(rollouts->prompt);
-    sampler->options.stream = stream;
     sampler->options.emit = add_token;
     sampler->options.context = rollouts;
-    sampler_begin(sampler);
-    if (sampler_generate(sampler, &ignored, error)) return -1;
-    for (int64_t i = first; i < first + group; i++)
-        if (write_request(rollouts, i, loader, sample, error)) return -1;
+    if (sampler_generate_texts(sampler, rollouts->texts, count, &ignored, error)) return -1;
+    for (int64_t i = 0; i < count; i++)
+        if (write_request(rollouts, i, loader, (first + (uint64_t)i) / (uint64_t)group, error))
+            return -1;
     return 0;
 }
 
@@ -359,8 +360,7 @@ int rollouts_make(struct rollouts *rollouts, struct evaluator *evaluator,
                   const struct loader *loader, int64_t step, int64_t first_sample,
                   struct error *error) {
     const struct config *config = rollouts->config;
-    const int64_t group = config->grpo.num_generations, iterations = config->grpo.num_iterations;
-    const int64_t iteration = (step - 1) % iterations;
+    const int64_t iterations = config->grpo.num_iterations, iteration = (step - 1) % iterations;
     rollouts->first_sample = first_sample;
     if (iteration > 0 && rollouts->step == step - iteration) return 0;
     if (iteration > 0)
@@ -370,11 +370,10 @@ int rollouts_make(struct rollouts *rollouts, struct evaluator *evaluator,
                     "grpo.num_iterations, %" PRId64,
                     step, step - iteration, iterations);
     rollouts->step = step;
-    for (int64_t i = 0; i < rollouts->count; i += group)
-        if (draw_group(rollouts, loader, (uint64_t)((first_sample / iterations + i) / group), i,
-                       (uint64_t)(first_sample + i), error))
-            return -1;
-    if (rate(rollouts, error) || rollouts_weigh(rollouts, evaluator, loader, error)) return -1;
+    if (draw(rollouts, loader, (uint64_t)(first_sample / iterations), (uint64_t)first_sample,
+             rollouts->count, error) ||
+        rate(rollouts, error) || rollouts_weigh(rollouts, evaluator, loader, error))
+        return -1;
     return rollouts->values[ROLLOUTS_OLD]
                ? find_values(rollouts, ROLLOUTS_OLD, evaluator, loader, error)
                : 0;
@@ -389,15 +388,15 @@ static int add_reward(void *context, int64_t index, double value, struct error *
 
 int rollouts_evaluate(struct rollouts *rollouts, const struct loader *loader, int64_t prompts,
                       struct policy_sums *sums, struct error *error) {
-    const int64_t group = rollouts->config->grpo.num_generations;
+    const int64_t all = prompts * rollouts->config->grpo.num_generations;
     double total = 0;
-    *sums = (struct policy_sums){.sequences = (float)(prompts * group)};
-    for (int64_t i = 0; i < prompts; i++) {
-        if (draw_group(rollouts, loader, (uint64_t)i, 0, VALIDATION_STREAM + (uint64_t)(i * group),
-                       error) ||
-            reward_rate(&rollouts->reward, rollouts->requests, group, add_reward, &total, error))
+    *sums = (struct policy_sums){.sequences = (float)all};
+    for (int64_t i = 0; i < all; i += rollouts->count) {
+        const int64_t here = MIN(rollouts->count, all - i);
+        if (draw(rollouts, loader, (uint64_t)i, VALIDATION_STREAM + (uint64_t)i, here, error) ||
+            reward_rate(&rollouts->reward, rollouts->requests, here, add_reward, &total, error))
             return -1;
-        for (int64_t k = 0; k < group; k++) add_completion(sums, &rollouts->completions[k]);
+        for (int64_t k = 0; k < here; k++) add_completion(sums, &rollouts->completions[k]);
     }
     sums->reward = (float)total;
     return 0;
@@ -444,8 +443,10 @@ int rollouts_allocate(struct rollouts *rollouts, const struct config *config, st
     const size_t count = (size_t)rollouts->count, length = (size_t)config->data.seq_len;
     rollouts->completions = calloc(count, sizeof *rollouts->completions);
     rollouts->requests = calloc(count, sizeof *rollouts->requests);
+    rollouts->texts = calloc(count, sizeof *rollouts->texts);
     rollouts->all_tokens = calloc(count * (length + 1), sizeof *rollouts->all_tokens);
-    bool complete = rollouts->completions && rollouts->requests && rollouts->all_tokens;
+    bool complete =
+        rollouts->completions && rollouts->requests && rollouts->texts && rollouts->all_tokens;
     for (int i = 0; i < ROLLOUTS_ARRAYS; i++) {
         const bool needed = i == ROLLOUTS_OLD         ? config->grpo.num_iterations > 1
                             : i == ROLLOUTS_REFERENCE ? config->grpo.beta > 0
@@ -506,6 +507,7 @@ void rollouts_close(struct rollouts *rollouts) {
     for (int i = 0; i < ROLLOUTS_ARRAYS; i++) free(rollouts->values[i]);
     free(rollouts->completions);
     free(rollouts->requests);
+    free(rollouts->texts);
     free(rollouts->all_tokens);
     arrfree(rollouts->row);
     arrfree(rollouts->prompt);

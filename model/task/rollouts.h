@@ -45,12 +45,12 @@ struct rollouts {
     int64_t first_sample;            /* of the step */
     struct completion *completions;  /* [count] */
     struct reward_request *requests; /* [count] */
+    struct sample_text *texts;       /* [count] */
     struct policy_sums sums;
     int32_t *all_tokens;
     float *values[ROLLOUTS_ARRAYS]; /* [count, data.seq_len] -log p of targets; NULL: none */
     char *row;                      /* stb_ds array: the row of the last prompt */
     int32_t *prompt;                /* stb_ds array: its tokens */
-    int64_t emitting;               /* first completion of the group that is drawn */
     FILE *file;                     /* rollouts.jsonl */
     int descriptor;
     long bytes;    /* of its lines that are known to be right */
@@ -59,7 +59,7 @@ struct rollouts {
     int64_t asked; /* the first of its completions whose reward is not recorded */
 };
 
-/* Options of the sampler; `ends` are those of the model. It draws num_generations texts. */
+/* Options of the sampler; `ends` are those of the model. */
 struct sample_options rollouts_options(const struct config *config,
                                        const struct sample_options *ends,
                                        const struct tokenizer *tokenizer);

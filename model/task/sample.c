@@ -132,10 +132,14 @@ static double sum_of(const float *values, int64_t count) {
     return sum;
 }
 
+static float *logits_of(const struct sampler *sampler, int64_t row) {
+    return sampler->logits + row * sampler->model->shape.padded_vocab;
+}
+
 /* Copies the logits of a text to weights, with the repetition penalty. */
 static void penalize(struct sampler *sampler, int64_t text) {
     const float penalty = (float)sampler->options.repetition_penalty;
-    const float *logits = sampler->logits + text * sampler->model->shape.padded_vocab;
+    const float *logits = logits_of(sampler, text);
     memcpy(sampler->weights, logits, (size_t)sampler->vocabulary * sizeof *logits);
     if (!sampler->seen) return;
     for (int64_t i = 0; i < sampler->vocabulary; i++) {
@@ -186,45 +190,50 @@ static int64_t weigh(struct sampler *sampler, float best) {
     return count;
 }
 
-/* Draws the next token of a text from its weights. */
-static int draw(struct sampler *sampler, int64_t text) {
-    const struct sample_options *options = &sampler->options;
-    const float *weights = sampler->weights;
-    penalize(sampler, text);
-    const float best = largest(weights, sampler->vocabulary);
-    int64_t likeliest = 0;
-    while (weights[likeliest] < best) likeliest++;
-    sampler->drawn[text] = 0;
-    if (options->temperature == 0) return (int)likeliest;
-    const int64_t count = weigh(sampler, best);
-    const double sum = sum_of(weights, count);
-    double left =
-        random_uniform(options->seed, options->stream + (uint64_t)text, sampler->position) * sum;
-    for (int64_t i = 0; i < count; i++) {
-        left -= weights[i];
-        if (left >= 0) continue;
-        sampler->drawn[text] = (float)log(sum / weights[i]);
-        return sampler->kept[i];
-    }
-    sampler->drawn[text] = (float)log(sum); /* its weight is 1 */
-    return (int)likeliest;
-}
-
 static bool is_finite(const float *logits, int64_t count) {
     int bad = 0;
     for (int64_t i = 0; i < count; i++) bad |= !(logits[i] < INFINITY);
     return !bad;
 }
 
-int sampler_draw(struct sampler *sampler, int32_t *tokens, struct error *error) {
-    for (int64_t text = 0; text < sampler->texts; text++) {
-        const float *logits = sampler->logits + text * sampler->model->shape.padded_vocab;
-        if (!is_finite(logits, sampler->vocabulary))
-            return fail(error,
-                        "the prediction is not finite: the model has diverged, or its values "
-                        "are too large\nfor this precision; try precision fp32");
-        tokens[text] = draw(sampler, text);
+/* Draws a text's token at a position from a row of the prediction. */
+static int draw(struct sampler *sampler, int64_t row, uint64_t stream, uint64_t position) {
+    const struct sample_options *options = &sampler->options;
+    const float *weights = sampler->weights;
+    penalize(sampler, row);
+    const float best = largest(weights, sampler->vocabulary);
+    int64_t likeliest = 0;
+    while (weights[likeliest] < best) likeliest++;
+    sampler->drawn = 0;
+    if (options->temperature == 0) return (int)likeliest;
+    const int64_t count = weigh(sampler, best);
+    const double sum = sum_of(weights, count);
+    double left = random_uniform(options->seed, stream, position) * sum;
+    for (int64_t i = 0; i < count; i++) {
+        left -= weights[i];
+        if (left >= 0) continue;
+        sampler->drawn = (float)log(sum / weights[i]);
+        return sampler->kept[i];
     }
+    sampler->drawn = (float)log(sum); /* its weight is 1 */
+    return (int)likeliest;
+}
+
+static int draw_finite(struct sampler *sampler, int32_t *token, int64_t row, uint64_t stream,
+                       uint64_t position, struct error *error) {
+    if (!is_finite(logits_of(sampler, row), sampler->vocabulary))
+        return fail(error, "the prediction is not finite: the model has diverged, or its values "
+                           "are too large\nfor this precision; try precision fp32");
+    *token = draw(sampler, row, stream, position);
+    return 0;
+}
+
+int sampler_draw(struct sampler *sampler, int32_t *tokens, struct error *error) {
+    const uint64_t stream = sampler->options.stream;
+    for (int64_t text = 0; text < sampler->texts; text++)
+        if (draw_finite(sampler, &tokens[text], text, stream + (uint64_t)text, sampler->position,
+                        error))
+            return -1;
     return 0;
 }
 
@@ -268,6 +277,12 @@ static void predict_exactly(struct sampler *sampler) {
     }
 }
 
+static void point_at(struct pass *pass, const struct batch_view *sent, int64_t row) {
+    pass->batch.tokens = sent->tokens + row;
+    if (sent->positions) pass->batch.positions = sent->positions + row;
+    if (sent->first_keys) pass->batch.first_keys = sent->first_keys + row;
+}
+
 /* Runs the model on the whole contexts, each padded at its end. Texts that are equal share their
  * rows of the cache. The padding of one text is overwritten by the next. */
 static void read_contexts(struct sampler *sampler) {
@@ -278,18 +293,34 @@ static void read_contexts(struct sampler *sampler) {
     sampler->prefix = sampler->length;
     batch_upload(&sampler->contexts);
     for (int64_t text = 0; text < (sampler->shared ? 1 : sampler->texts); text++) {
-        pass.batch.tokens = sent->tokens + text * sampler->window;
-        if (sent->positions) pass.batch.positions = sent->positions + text * sampler->window;
-        if (sent->first_keys) pass.batch.first_keys = sent->first_keys + text * sampler->window;
+        point_at(&pass, sent, text * sampler->window);
         pass.cache_row = text * sampler->prefix;
         pass.state_rows = sampler->length;
-        pass.texts = (struct pass_texts){text, sampler->shared ? sampler->texts : 1};
+        pass.text = text;
         model_forward(&pass);
         fetch_logits(sampler, sampler->length - 1, 1, 0, text, 1);
     }
     size_t bytes = (size_t)model->shape.padded_vocab * sizeof *sampler->logits;
-    for (int64_t text = 1; sampler->shared && text < sampler->texts; text++)
+    for (int64_t text = 1; sampler->shared && text < sampler->texts; text++) {
         memcpy(sampler->logits + text * model->shape.padded_vocab, sampler->logits, bytes);
+        model_copy_text(model, 0, text, 0);
+    }
+}
+
+/* Runs the model on a context of `length` tokens, padded at its end, and stores its keys and values
+ * in rows of its own. The prediction is the last row of the logits. */
+static void read_prompt(struct sampler *sampler, int64_t text, int64_t length) {
+    const struct batch_view *sent = &sampler->contexts.sent;
+    struct pass pass =
+        pass_of(sampler->model, PASS_PREFILL, 1, sample_length(length, sampler->window));
+    batch_pad(&sampler->contexts.host, text, length);
+    batch_upload(&sampler->contexts);
+    point_at(&pass, sent, text * sampler->window);
+    pass.cache_row = text * sampler->window;
+    pass.state_rows = length;
+    pass.text = text;
+    model_forward(&pass);
+    fetch_logits(sampler, length - 1, 1, 0, sampler->texts, 1);
 }
 
 /* Runs the model on the last token of each text, or on the last `rows` tokens of a single one.
@@ -400,14 +431,13 @@ static int allocate(struct sampler *sampler, struct error *error) {
     const size_t columns = (size_t)model->shape.padded_vocab, texts = (size_t)sampler->texts;
     const struct batch_format contexts = contexts_format(model, sampler->texts);
     const struct batch_format added = added_format(model);
-    sampler->logits = malloc(texts * columns * sizeof *sampler->logits);
+    sampler->logits = malloc((texts + 1) * columns * sizeof *sampler->logits);
     sampler->weights = malloc(columns * sizeof *sampler->weights);
     sampler->order = malloc(columns * sizeof *sampler->order);
-    sampler->drawn = malloc(texts * sizeof *sampler->drawn);
     sampler->kept = malloc(columns * sizeof *sampler->kept);
     if (penalizes) sampler->seen = calloc(texts * (size_t)sampler->vocabulary, sizeof(bool));
     if (!sampler->logits || !sampler->weights || !sampler->order || !sampler->kept ||
-        !sampler->drawn || (penalizes && !sampler->seen))
+        (penalizes && !sampler->seen))
         return fail_memory(error, "a sample");
     if (batch_open(&sampler->contexts, model->be, &contexts, error)) return -1;
     return sampler->options.exact ? 0 : batch_open(&sampler->added, model->be, &added, error);
@@ -431,7 +461,6 @@ void sampler_close(struct sampler *sampler) {
     free(sampler->logits);
     free(sampler->weights);
     free(sampler->order);
-    free(sampler->drawn);
     free(sampler->kept);
     batch_close(&sampler->contexts);
     batch_close(&sampler->added);
@@ -493,5 +522,158 @@ int sampler_generate(struct sampler *sampler, struct sample_result *result, stru
                                  : fail_memory(error, "a sample");
     free(tokens);
     free(ended);
+    return status;
+}
+
+/* ---- texts of different prompts */
+
+/* Texts that are drawn at the moment, each in a slot: a part of the cache and of the contexts. */
+struct slots {
+    const struct sample_text *texts;
+    int64_t count, next, active; /* next: the first text that has not begun */
+    int64_t *text, *length; /* [sampler->texts] text of a slot, -1: none; tokens of it so far */
+    int64_t source;         /* slot whose rows begin with the prompt of text next - 1, whose
+                             * prediction is the last row of the logits; -1: none */
+    bool extended;          /* since that prompt was read */
+    bool compact;           /* rows of free slots are not computed */
+};
+
+/* True if the number of rows of a pass changes no bits of their products: kernels/cpu/few_rows.h.
+ * Otherwise all passes have as many rows as there are slots. */
+static bool rows_are_independent(const struct model *model) {
+    const struct precision *p = &model->precision;
+    const struct backend_description *device = &model->be->device;
+    bool narrow = device->host_memory && !p->quantizes && !model->states.rank &&
+                  model->texts <= device->stored_rows[p->compute_dtype];
+    for (enum autocast_site site = 0; site < AUTOCAST_SITE_COUNT; site++)
+        if (linear_index(site) >= 0 || site == SITE_LM_HEAD)
+            narrow = narrow && p->site[site] == p->compute_dtype;
+    return narrow;
+}
+
+/* Draws a token of a slot's text from a row of the prediction. The slot becomes free if the text
+ * ends. */
+static int draw_in_slot(struct sampler *sampler, struct slots *slots, int64_t slot, int64_t row,
+                        struct sample_result *result, struct error *error) {
+    const struct sample_options *options = &sampler->options;
+    const struct sample_text *text = &slots->texts[slots->text[slot]];
+    int64_t *length = &slots->length[slot];
+    int32_t token = 0;
+    if (draw_finite(sampler, &token, row, text->stream, (uint64_t)*length, error)) return -1;
+    result->tokens++;
+    const bool ended = emit_token(options, slots->text[slot], token) ||
+                       *length + 1 == text->prompt_length + options->tokens;
+    if (ended) slots->text[slot] = -1, slots->active--;
+    else context_of(sampler, slot)[(*length)++] = token; /* the last one has no row in the cache */
+    return 0;
+}
+
+static bool begin_alike(const struct sample_text *a, const struct sample_text *b) {
+    return a->prompt_length == b->prompt_length &&
+           memcmp(a->prompt, b->prompt, (size_t)a->prompt_length * sizeof *a->prompt) == 0;
+}
+
+/* Begins the next text in a slot, by its prompt's rows of another one if they are there. */
+static int begin_text(struct sampler *sampler, struct slots *slots, int64_t slot,
+                      struct sample_result *result, struct error *error) {
+    struct model *model = sampler->model;
+    const struct sample_text *text = &slots->texts[slots->next];
+    const int64_t length = text->prompt_length, source = slots->source;
+    memcpy(context_of(sampler, slot), text->prompt, (size_t)length * sizeof *text->prompt);
+    if (source >= 0 && begin_alike(text, text - 1) && !(slots->extended && model->states.rank)) {
+        if (slot != source) model_copy_text(model, source, slot, length);
+    } else {
+        read_prompt(sampler, slot, length);
+        slots->source = slot;
+        slots->extended = false;
+    }
+    slots->text[slot] = slots->next++;
+    slots->length[slot] = length;
+    slots->active++;
+    return draw_in_slot(sampler, slots, slot, sampler->texts, result, error);
+}
+
+/* Runs the model on the last token of each text. Rows of free slots repeat a text's, so that they
+ * change no scale of quantized tensors, and are stored in their own slot. */
+static void extend_texts(struct sampler *sampler, struct slots *slots) {
+    const struct batch_view *host = &sampler->added.host, *sent = &sampler->added.sent;
+    const int64_t window = sampler->window;
+    struct pass pass = pass_of(sampler->model, PASS_EXTEND, 1, 0);
+    pass.decode = (struct pass_decode){.stride = 1, .scatters = true};
+    int64_t any = 0;
+    while (slots->text[any] < 0) any++;
+    for (int64_t slot = 0; slot < sampler->texts; slot++) {
+        const bool idle = slots->text[slot] < 0;
+        if (idle && slots->compact) continue;
+        const int64_t from = idle ? any : slot, last = slots->length[from] - 1;
+        host->keys[pass.rows] =
+            (struct decode_keys){(int32_t)(from * window), (int32_t)last,
+                                 (int32_t)(slot * window + (idle ? 0 : last)), 1};
+        host->tokens[pass.rows] = context_of(sampler, from)[last];
+        host->positions[pass.rows++] = (int32_t)last;
+        pass.decode.longest = MAX(pass.decode.longest, last + 1);
+    }
+    batch_upload(&sampler->added);
+    pass.batch.tokens = sent->tokens, pass.batch.positions = sent->positions;
+    pass.batch.keys = sent->keys;
+    model_forward(&pass);
+    fetch_logits(sampler, 0, pass.rows, 0, 0, pass.rows);
+    slots->extended = true;
+}
+
+/* Begins texts in free slots. One that ends with its first token makes room for another. */
+static int fill_slots(struct sampler *sampler, struct slots *slots, struct sample_result *result,
+                      struct error *error) {
+    for (int64_t slot = 0; slot < sampler->texts; slot++)
+        while (slots->text[slot] < 0 && slots->next < slots->count)
+            if (begin_text(sampler, slots, slot, result, error)) return -1;
+    return 0;
+}
+
+static int draw_all(struct sampler *sampler, struct slots *slots, struct sample_result *result,
+                    struct error *error) {
+    for (int64_t slot = 0, row = 0; slot < sampler->texts; slot++) {
+        const bool idle = slots->text[slot] < 0;
+        if (!idle && draw_in_slot(sampler, slots, slot, row, result, error)) return -1;
+        row += !idle || !slots->compact;
+    }
+    return 0;
+}
+
+static int run_slots(struct sampler *sampler, struct slots *slots, struct sample_result *result,
+                     struct error *error) {
+    const struct backend *be = sampler->model->be;
+    double began = progress_clock();
+    for (int64_t slot = 0; slot < sampler->texts; slot++) slots->text[slot] = -1;
+    while ((slots->next < slots->count || slots->active > 0) && !be->failure.text[0]) {
+        if (fill_slots(sampler, slots, result, error)) return -1;
+        const double filled = progress_clock();
+        result->prompt_seconds += filled - began;
+        if (slots->active > 0) {
+            extend_texts(sampler, slots);
+            if (draw_all(sampler, slots, result, error)) return -1;
+        }
+        began = progress_clock();
+        result->tokens_seconds += began - filled;
+    }
+    return be->failure.text[0] ? fail(error, "%s", be->failure.text) : 0;
+}
+
+int sampler_generate_texts(struct sampler *sampler, const struct sample_text *texts, int64_t count,
+                           struct sample_result *result, struct error *error) {
+    const size_t size = (size_t)sampler->texts;
+    struct slots slots = {.texts = texts,
+                          .count = count,
+                          .text = calloc(size, sizeof *slots.text),
+                          .length = calloc(size, sizeof *slots.length),
+                          .source = -1,
+                          .compact = rows_are_independent(sampler->model)};
+    *result = (struct sample_result){0};
+    assert(!sampler->options.exact && !sampler->seen && sampler->model->has_cache);
+    sampler_begin(sampler);
+    const int status = slots.text && slots.length ? run_slots(sampler, &slots, result, error)
+                                                  : fail_memory(error, "a sample");
+    free(slots.text);
+    free(slots.length);
     return status;
 }

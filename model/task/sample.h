@@ -65,8 +65,8 @@ struct sampler {
     int64_t prefix;         /* first tokens of each text, in the cache as one run of rows */
     bool shared;            /* all texts have the same run */
     bool *seen;             /* [texts, vocabulary] tokens that each text has; NULL: not needed */
-    float *logits;          /* [texts, padded vocabulary] prediction */
-    float *drawn;           /* [texts] -log p of the token drawn last, by the rules of options */
+    float *logits;          /* [texts + 1, padded vocabulary] prediction, and that of a prompt */
+    float drawn;            /* -log p of the token drawn last, by the rules of options */
     float *weights, *order; /* [padded vocabulary] scratch */
     int32_t *kept;          /* [padded vocabulary] tokens of the weights, in ascending order */
 };
@@ -109,3 +109,18 @@ int sampler_draw(struct sampler *sampler, int32_t *tokens, struct error *error);
 
 /* Reads the prompt of sampler->options and draws tokens until all texts have ended. */
 int sampler_generate(struct sampler *sampler, struct sample_result *result, struct error *error);
+
+/* A text to draw. The prompt leaves room for options.tokens more in the context. */
+struct sample_text {
+    const int32_t *prompt; /* [prompt_length], at least one token */
+    int64_t prompt_length;
+    uint64_t stream;
+};
+
+/* Draws `count` texts, at most sampler->texts at once: where one ends, the next one begins. The
+ * model has a cache, and options no penalty. Prompts of adjacent texts that are equal are read
+ * once, in a model with states once for those that begin together. The tokens of a text are a
+ * function of (seed, stream, prompt) and sampler->texts, whatever the other texts are, unless
+ * tensors are quantized with a scale for all rows. options.emit gets the text's index. */
+int sampler_generate_texts(struct sampler *sampler, const struct sample_text *texts, int64_t count,
+                           struct sample_result *result, struct error *error);

@@ -157,6 +157,7 @@ static const struct key_case key_cases[] = {
     {"grpo.loss_type", "cispo", ROLLED, "", WEIGHTS, NULL},
     {"grpo.importance_sampling_level", "sequence", TWICE, "", WEIGHTS, NULL},
     {"grpo.num_generations", "2", ROLLED, "", WEIGHTS, NULL},
+    {"grpo.texts_at_once", "2", ROLLED, "", UNSEEN, "the texts are the same"},
     {"grpo.max_completion_length", "3", ROLLED, "", WEIGHTS, NULL},
     {"grpo.num_iterations", "2", ROLLED, "", WEIGHTS, NULL},
     {"grpo.temperature", "2", ROLLED, "", WEIGHTS, NULL},

@@ -238,6 +238,99 @@ Test(sampler, predictions_do_not_depend_on_padding) {
         }
 }
 
+/* ---- texts of different prompts */
+
+enum { QUEUED = 7, QUEUED_TOKENS = 8 };
+
+struct queued {
+    const struct sampler *sampler;
+    struct sample_text texts[QUEUED];
+    int64_t count[QUEUED];
+    int32_t tokens[QUEUED][QUEUED_TOKENS];
+    float drawn[QUEUED][QUEUED_TOKENS];
+};
+
+/* Texts end at different times, some with their first token. */
+static bool queue_token(void *context, int64_t text, int token) {
+    struct queued *queued = context;
+    const int64_t i = queued->count[text]++;
+    queued->tokens[text][i] = token;
+    queued->drawn[text][i] = queued->sampler->drawn;
+    return token % 4 != 0;
+}
+
+static void draw_queued(struct queued *queued, struct sampler *sampler, int64_t first,
+                        int64_t count) {
+    struct sample_result result;
+    struct error error;
+    queued->sampler = sampler;
+    memset(queued->count, 0, sizeof queued->count);
+    sampler->options.emit = queue_token;
+    sampler->options.context = queued;
+    cr_assert_eq(sampler_generate_texts(sampler, queued->texts + first, count, &result, &error), 0,
+                 "%s", error.text);
+}
+
+/* The log-probabilities of a text's tokens are those of a pass over all of it. */
+static void check_drawn(const struct queued *queued, struct model *model, int64_t text) {
+    int32_t whole[RIG_LENGTH];
+    const int64_t length = queued->texts[text].prompt_length;
+    memcpy(whole, queued->texts[text].prompt, (size_t)length * sizeof *whole);
+    memcpy(whole + length, queued->tokens[text], sizeof queued->tokens[text]);
+    for (int64_t i = 0; i < queued->count[text]; i++) {
+        float *logits = whole_logits(model, whole, length + i);
+        double sum = 0, expected;
+        for (int v = 0; v < RIG_VOCABULARY; v++) sum += exp((double)logits[v]);
+        expected = log(sum) - (double)logits[queued->tokens[text][i]];
+        cr_expect_float_eq((double)queued->drawn[text][i], expected, 20 * SUMS * log(sum),
+                           "text %d, token %d", (int)text, (int)i);
+        free(logits);
+    }
+}
+
+/* Each text has the same bits alone as in a queue of texts. */
+static void check_queue(enum config_precision precision, int family, int64_t window) {
+    static const int32_t starts[QUEUED] = {0, 0, 8, 3, 3, 3, 1};
+    static const int64_t lengths[QUEUED] = {5, 5, 1, 20, 20, 20, 9};
+    static int32_t tokens[RIG_LENGTH];
+    struct rig rig = {0};
+    struct model model;
+    struct sampler sampler;
+    struct queued queued = {0}, alone;
+    const struct sample_options options = {
+        .temperature = 1, .top_p = 1, .seed = 4, .tokens = QUEUED_TOKENS};
+    rig_config(&rig.config, precision);
+    set_family(&rig.config, family);
+    set_window(&rig.config, family, window);
+    rig.config.samples = TEXTS;
+    open_sampler(&rig, &model);
+    cr_assert_eq(sampler_open(&sampler, &model, &options, &rig.error), 0, "%s", rig.error.text);
+    for (int i = 0; i < RIG_LENGTH; i++) tokens[i] = i * 37 % RIG_VOCABULARY;
+    for (int i = 0; i < QUEUED; i++)
+        queued.texts[i] =
+            (struct sample_text){tokens + starts[i], lengths[i], (uint64_t)(10 + 3 * i)};
+    alone = queued;
+    draw_queued(&queued, &sampler, 0, QUEUED);
+    for (int i = 0; i < QUEUED; i++) {
+        draw_queued(&alone, &sampler, i, 1);
+        cr_expect_eq(alone.count[0], queued.count[i], "family %d, text %d", family, i);
+        cr_expect_arr_eq(alone.tokens[0], queued.tokens[i], sizeof(int32_t) * alone.count[0]);
+        cr_expect_arr_eq(alone.drawn[0], queued.drawn[i], sizeof(float) * alone.count[0],
+                         "%s, family %d, text %d", config_precision_name(precision), family, i);
+    }
+    for (int i = 0; precision == CONFIG_PRECISION_FP32 && i < QUEUED; i++)
+        check_drawn(&queued, &model, i);
+    sampler_close(&sampler);
+    close_sampler(&rig, &model);
+}
+
+Test(sampler, texts_of_different_prompts_do_not_depend_on_each_other) {
+    for (int family = 0; family < families(); family++) {
+        check_queue(CONFIG_PRECISION_FP32, family, family % 2 ? window_of(family) : 0);
+        check_queue(CONFIG_PRECISION_BF16, family, 0);
+    }
+}
+
 /* Draws from fixed logits; sampler->logits may be set by a test. */
 static void expect_drawn(struct sampler *sampler, const float *logits, const bool *may,
                          const char *what) {
@@ -373,7 +466,6 @@ Test(sampler, rules_leave_the_same_tokens_of_a_large_vocabulary) {
     };
     static float logits[LARGE], weights[LARGE], order[LARGE];
     static int32_t kept[LARGE];
-    float drawn;
     struct model model = {.shape = {.padded_vocab = LARGE}};
     struct error error;
     for (size_t rule = 0; rule < COUNT(rules); rule++)
@@ -381,7 +473,7 @@ Test(sampler, rules_leave_the_same_tokens_of_a_large_vocabulary) {
             struct sampler sampler = {
                 &model,           rules[rule],        .texts = 1,     .vocabulary = LARGE,
                 .logits = logits, .weights = weights, .order = order, .kept = kept,
-                .position = draw, .drawn = &drawn};
+                .position = draw};
             int32_t token;
             sampler.options.temperature = 0.7;
             sampler.options.seed = 5;
