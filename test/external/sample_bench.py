@@ -4,6 +4,11 @@ from the start of a process with files in the page cache to its first token.
 
     python3 test/external/sample_bench.py [--llama PYTHON] [--model FOLDER] [--rounds 5]
 
+    python3 test/external/sample_bench.py --different TESTS [--llama PYTHON] ...
+
+--different measures eight different prompts of 5 to 200 tokens whose texts end at different times,
+by TESTS --bench texts/different_prompts, which has the same ones; TESTS is build/fast/tests.
+
 --llama names a Python that has xllamacpp: then llama.cpp continues the same prompt with the same
 weights in bf16 and q8_0, in turns, and ratios are those of one run. The model has random weights
 and a vocabulary of random merges; FOLDER keeps it, or has a model to measure instead. Needs ./train
@@ -19,6 +24,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 TRAIN = os.environ.get("TRAIN", "./train")
@@ -26,6 +32,8 @@ PROMPT = "Once upon a time there was a miller who lived beside a river"
 TOKENS, TEXTS, VOCABULARY = 64, 8, 151936
 RULES = {"temperature": 0.8, "top_k": 40, "top_p": 0.95}
 GGUF_TYPES = ("bf16", "q8_0")
+# As in test/model/task/bench_texts.c.
+LENGTHS, ENDS = (5, 200, 20, 150, 40, 100, 10, 70), (128, 16, 96, 64, 112, 32, 80, 48)
 
 
 def alphabet():
@@ -83,18 +91,45 @@ def run_train(model, texts, tokens):
     return float(speed[1]) if speed else 0, time.monotonic() - began
 
 
+def open_llama(path, context):
+    import xllamacpp
+    params = xllamacpp.CommonParams()
+    params.model.path, params.n_gpu_layers = path, 0
+    params.n_parallel, params.n_ctx = TEXTS, context * TEXTS
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = len(os.sched_getaffinity(0))
+    params.warmup = False
+    return xllamacpp.Server(params)
+
+
+def at_once(function, values):
+    threads = [threading.Thread(target=function, args=(value,)) for value in values]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def llama_different(path):
+    """Run by the other Python: prints tokens/s of different prompts, those of prompts included."""
+    server, tokens = open_llama(path, 384), []
+
+    def generate(i):
+        prompt = [i * 1000 + t * 37 for t in range(LENGTHS[i])]
+        answer = server.handle_completions(
+            {"prompt": prompt, "max_tokens": ENDS[i], "ignore_eos": True, "seed": i,
+             "temperature": 0.8, "top_p": 1, "top_k": 0, "min_p": 0, "cache_prompt": False})
+        tokens.append(answer["usage"]["completion_tokens"])
+
+    began = time.monotonic()
+    at_once(generate, range(TEXTS))
+    print(json.dumps([sum(tokens) / (time.monotonic() - began), sum(tokens)]))
+
+
 def llama(path):
     """Run by the other Python: prints tokens/s of one text and of several, and the seconds to the
     first token."""
-    import threading
-    import xllamacpp
     began = time.monotonic()
-    params = xllamacpp.CommonParams()
-    params.model.path, params.n_gpu_layers = path, 0
-    params.n_parallel, params.n_ctx = TEXTS, 256 * TEXTS
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = os.cpu_count()
-    params.warmup = False
-    server = xllamacpp.Server(params)
+    server = open_llama(path, 256)
 
     def generate(seed, tokens, speeds):
         answer = server.handle_completions(
@@ -107,20 +142,32 @@ def llama(path):
     result = []
     for texts in (1, TEXTS):
         speeds = []
-        threads = [threading.Thread(target=generate, args=(seed, TOKENS, speeds))
-                   for seed in range(texts)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        at_once(lambda seed: generate(seed, TOKENS, speeds), range(texts))  # noqa: B023
         result.append(sum(speeds))
     print(json.dumps([*result, first]))
 
 
-def run_llama(python, path):
-    answer = subprocess.run([python, __file__, "--inside", path], check=True, text=True,
+def run_llama(python, path, *options):
+    answer = subprocess.run([python, __file__, "--inside", path, *options], check=True, text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
     return json.loads(answer.splitlines()[-1])
+
+
+def measure_different(folder, model, options):
+    path, speeds = folder / "model-bf16.gguf", {"mantissa": [], "llama.cpp": []}
+    if options.llama and not path.exists():
+        train("--export", path, "--type", "bf16", "--from", model)
+    for _ in range(options.rounds):
+        said = subprocess.run([options.different, "--bench", "texts/different_prompts", "--rounds",
+                               "1"], check=True, stdout=subprocess.PIPE, text=True).stdout
+        speeds["mantissa"].append(float(said.split()[0]))
+        if options.llama:
+            speeds["llama.cpp"].append(run_llama(options.llama, path, "--different", "x")[0])
+    for name, values in speeds.items():
+        print(f"{name:12}" + "".join(f"{value:8.1f}" for value in values) + " tokens/s")
+    if options.llama:
+        pairs = zip(speeds["mantissa"], speeds["llama.cpp"])
+        print(f"median ratio {statistics.median(ours / other for ours, other in pairs):.2f}")
 
 
 def measure(folder, model, options):
@@ -144,16 +191,19 @@ def main():
     parser.add_argument("--llama", metavar="PYTHON")
     parser.add_argument("--model", metavar="FOLDER", type=pathlib.Path)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--different", metavar="TESTS")
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside:
-        return llama(options.inside)
+        return llama_different(options.inside) if options.different else llama(options.inside)
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.model or pathlib.Path(temporary)
         folder.mkdir(exist_ok=True)
         model = folder if (folder / "config.json").exists() else folder / "model"
         if not model.exists():
             make_model(folder)
+        if options.different:
+            return measure_different(folder, model, options)
         results = measure(folder, model, options)
     gigabytes = sum(file.stat().st_size for file in model.glob("*.safetensors")) / 1e9
     print(f"{'medians of ' + str(options.rounds):16}{'one text':>12}{TEXTS:>10} at once"
