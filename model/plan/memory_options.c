@@ -32,6 +32,7 @@ static const struct row {
     ROW(OFFLOAD, "offload.optimizer", true, SAME_BITS, NULL),
     ROW(STREAM, "offload.weights", true, SAME_BITS, NULL),
     ROW(SENT, "offload.gradients", true, SAME_BITS, NULL),
+    ROW(TEXTS, "grpo.texts_at_once", 8, OTHER_ORDER, "slower sampling"),
     ROW(MICRO_BATCH, "train.micro_batch_size", 0, OTHER_ORDER, NULL), /* and grad_accum_steps */
     ROW(RESIDUAL, "autocast.residual", CONFIG_DTYPE_LOWER, LESS_EXACT, "residual stream in 16 bit"),
     ROW(BASE, "adapter.base", CONFIG_BASE_NF4, LESS_EXACT, "frozen layers in 4 bits (QLoRA)"),
@@ -77,6 +78,7 @@ static bool has_effect(enum memory_option option, const struct config *config,
         return !config->offload.weights && streams &&
                (adapters || !lower || config->weights.copy != CONFIG_COPY_KEPT);
     case MEMORY_SENT: return !config->offload.gradients && streams && !adapters;
+    case MEMORY_TEXTS: return config_texts(config) > rows[option].value;
     case MEMORY_RESIDUAL: return lower && p->residual == DTYPE_F32;
     case MEMORY_BASE: return adapters && p->frozen_format != WEIGHT_NF4;
     case MEMORY_PRECISION: return !lower && config->autocast.enabled;

@@ -31,6 +31,7 @@ enum memory_option {
     MEMORY_OFFLOAD,   /* optimizer state in host memory */
     MEMORY_STREAM,    /* weights of layers in host memory, copied in each pass */
     MEMORY_SENT,      /* gradients of layers in host memory */
+    MEMORY_TEXTS,     /* fewer texts that are sampled at once */
     MEMORY_MICRO_BATCH,
     MEMORY_RESIDUAL,  /* in 16 bit */
     MEMORY_BASE,      /* frozen linear layers in 4 bits */

@@ -212,6 +212,7 @@ Test(memory_options, save_memory) {
                                                                      : CONFIG_PRECISION_BF16;
         open_tiny(precision);
         rig.config.train.micro_batch_size = 64;
+        if (option == MEMORY_TEXTS) rig.config.train.objective = CONFIG_OBJECTIVE_GRPO;
         if (option == MEMORY_SPLIT) rig.config.weights.copy = CONFIG_COPY_KEPT;
         const bool streams =
             option == MEMORY_SAVED || option == MEMORY_STREAM || option == MEMORY_SENT;
