@@ -244,7 +244,9 @@ struct config {
     } grpo;
     struct {
         char command[CONFIG_STRING_MAX]; /* "": the answer's match */
+        char weights[CONFIG_STRING_MAX]; /* name=number,name=number; "": 1 each */
         double timeout;                  /* seconds */
+        int64_t soft_punish_cache;       /* tokens; 0: no punishment */
         char match[CONFIG_STRING_MAX];   /* member of rows */
         char pattern[CONFIG_STRING_MAX]; /* POSIX extended; "": all of a completion */
     } reward;

@@ -24,6 +24,23 @@ enum { ANSWER_BYTES_MAX = 1 << 20, WAIT_MS = 100 };
 
 extern char **environ;
 
+/* Reads reward.weights. */
+static int read_weights(struct reward *reward, struct error *error) {
+    int used = 0;
+    for (const char *text = reward->config->reward.weights; *text;
+         text += used + (text[used] == ',')) {
+        struct reward_weight *weight = &reward->weights[reward->weight_count];
+        if (reward->weight_count++ == REWARD_WEIGHTS_MAX ||
+            sscanf(text, "%63[^=,]=%lf%n", weight->name, &weight->value, &used) != 2 ||
+            !isfinite(weight->value) || (text[used] && text[used] != ','))
+            return fail(
+                error,
+                "reward.weights \"%.200s\": write name=number,name=number, at most %d of them",
+                reward->config->reward.weights, REWARD_WEIGHTS_MAX);
+    }
+    return 0;
+}
+
 /* Connects descriptors 0 and 1 of the program to two pipes, and starts it. */
 static int start(struct reward *reward, const int input[2], const int output[2]) {
     char *const arguments[] = {"sh", "-c", (char *)reward->config->reward.command, NULL};
@@ -68,6 +85,7 @@ static int open_command(struct reward *reward, struct error *error) {
 
 int reward_open(struct reward *reward, const struct config *config, struct error *error) {
     *reward = (struct reward){.config = config, .to = -1, .from = -1};
+    if (read_weights(reward, error)) return -1;
     if (config->reward.command[0]) return open_command(reward, error);
     if (!config->reward.pattern[0]) return 0;
     const int status = regcomp(&reward->pattern, config->reward.pattern, REG_EXTENDED);
@@ -126,27 +144,44 @@ static int fail_ended(struct reward *reward, const struct reward_request *reques
     return fail_row(request, what, "", error);
 }
 
+/* Returns the weighted sum of named rewards; NAN if one has no weight or the reverse, and if none
+ * is a number. null adds nothing, as TRL's None. */
+static double weighted_sum(const struct reward *reward, const struct cJSON *named) {
+    const struct cJSON *item;
+    double sum = 0;
+    int found = 0, numbers = 0;
+    cJSON_ArrayForEach(item, named) {
+        double weight = reward->weight_count ? NAN : 1;
+        for (int i = 0; i < reward->weight_count; i++)
+            if (strcmp(reward->weights[i].name, item->string) == 0)
+                weight = reward->weights[i].value, found++;
+        numbers += cJSON_IsNumber(item);
+        if (!cJSON_IsNull(item) || isnan(weight))
+            sum += cJSON_IsNumber(item) ? weight * item->valuedouble : NAN;
+    }
+    return numbers > 0 && found == reward->weight_count ? sum : NAN;
+}
+
 /* Reads {"reward": number or {name: number}}. */
-static int read_answer(const struct reward_request *request, const char *line, double *value,
-                       struct error *error) {
+static int read_answer(const struct reward *reward, const struct reward_request *request,
+                       const char *line, double *value, struct error *error) {
     struct cJSON *root;
     struct error reason;
     size_t column;
     *value = NAN;
     if (json_parse_row(&root, line, strlen(line), &column, &reason) == 0) {
-        const struct cJSON *member = json_member(root, "reward"), *item;
-        if (cJSON_IsNumber(member)) *value = member->valuedouble;
-        if (cJSON_IsObject(member) && member->child) {
-            *value = 0;
-            cJSON_ArrayForEach(item, member) *value +=
-                cJSON_IsNumber(item) ? item->valuedouble : NAN;
-        }
+        const struct cJSON *member = json_member(root, "reward");
+        if (cJSON_IsNumber(member) && reward->weight_count == 0) *value = member->valuedouble;
+        if (cJSON_IsObject(member)) *value = weighted_sum(reward, member);
     }
     cJSON_Delete(root);
     if (isfinite((float)*value)) return 0;
     return fail_row(request,
-                    "reward.command must answer {\"reward\": number}, or {\"reward\": {name: "
-                    "number}}, but wrote",
+                    reward->weight_count
+                        ? "reward.command must answer {\"reward\": {name: number}}, with all names "
+                          "of reward.weights and no others, but wrote"
+                        : "reward.command must answer {\"reward\": number}, or {\"reward\": {name: "
+                          "number}}, but wrote",
                     line, error);
 }
 
@@ -181,17 +216,15 @@ static ssize_t write_quietly(int descriptor, const char *bytes, size_t size) {
 
 /* Waits until the program reads or writes, and passes bytes of `requests` from *sent on to it.
  * Returns RESULT_NONE if it has closed its output. */
-static int exchange(struct reward *reward, const char *requests, size_t *sent, int wait_ms,
-                    bool *progress) {
+static int exchange(struct reward *reward, const char *requests, size_t *sent, int wait_ms) {
     struct pollfd wait[2] = {
         {.fd = reward->from, .events = POLLIN},
         {.fd = *sent < arrlenu(requests) ? reward->to : -1, .events = POLLOUT}};
     char bytes[4096];
-    *progress = false;
     if (poll(wait, 2, wait_ms) <= 0) return 0;
     if (wait[1].revents) {
         const ssize_t put = write_quietly(reward->to, requests + *sent, arrlenu(requests) - *sent);
-        if (put > 0) *sent += (size_t)put, *progress = true;
+        if (put > 0) *sent += (size_t)put;
         if (put < 0 && errno != EAGAIN && errno != EINTR) *sent = arrlenu(requests);
     }
     if (!wait[0].revents) return 0;
@@ -202,26 +235,24 @@ static int exchange(struct reward *reward, const char *requests, size_t *sent, i
     return 0;
 }
 
-/* Gets the next answer. *sent bytes of the requests have been passed on. */
+/* Gets the next answer. *sent bytes of the requests have been passed on. The time limit is that of
+ * a whole answer, since the one before it. */
 static int next_answer(struct reward *reward, const struct reward_request *request,
                        const char *requests, size_t *sent, double *value, struct error *error) {
-    const double limit = reward->config->reward.timeout;
-    double began = progress_clock();
+    const double limit = reward->config->reward.timeout, began = progress_clock();
     char *line;
     while (!(line = take_line(reward))) {
-        bool progress;
         char what[96];
         if (arrlenu(reward->input) > ANSWER_BYTES_MAX)
             return fail_row(request, "reward.command wrote no line feed in 1 MiB", "", error);
-        if (exchange(reward, requests, sent, WAIT_MS, &progress) == RESULT_NONE)
+        if (exchange(reward, requests, sent, WAIT_MS) == RESULT_NONE)
             return fail_ended(reward, request, error);
-        if (progress) began = progress_clock();
         if (progress_clock() - began < limit) continue;
         snprintf(what, sizeof what, "reward.command did not answer in %g s (reward.timeout)",
                  limit);
         return fail_row(request, what, "", error);
     }
-    const int status = read_answer(request, line, value, error);
+    const int status = read_answer(reward, request, line, value, error);
     arrfree(line);
     return status;
 }
@@ -264,8 +295,7 @@ int reward_rate(struct reward *reward, const struct reward_request *requests, in
     char *lines = NULL; /* stb_ds array */
     size_t sent = 0;
     int status = 0;
-    bool progress;
-    if (reward->process > 0 && count > 0) exchange(reward, NULL, &sent, 0, &progress);
+    if (reward->process > 0 && count > 0) exchange(reward, NULL, &sent, 0);
     if (arrlenu(reward->input) > 0)
         return fail_row(&requests[0],
                         "reward.command wrote more answers than the requests before this one", "",

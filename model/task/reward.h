@@ -2,9 +2,10 @@
  *
  * The program is started once, by sh -c in a process group of its own, and reads requests on its
  * standard input: JSON Lines, each a row of the data with a member "completion". It answers each
- * with a line {"reward": number} or {"reward": {name: number, ...}}, whose sum is the reward, in
- * the order of the requests. It may read ahead, and must flush its output. What it writes to
- * standard error is not redirected. Its standard input ends with the run. */
+ * with a line {"reward": number} or {"reward": {name: number or null, ...}}, whose sum, weighted by
+ * reward.weights, is the reward, in the order of the requests. It may read ahead, and must flush
+ * its output. What it writes to standard error is not redirected. Its standard input ends with the
+ * run. */
 #pragma once
 
 #include <regex.h>
@@ -18,8 +19,15 @@
 
 struct loader;
 
+enum { REWARD_WEIGHTS_MAX = 16 };
+
 struct reward {
     const struct config *config;
+    struct reward_weight {
+        char name[64];
+        double value;
+    } weights[REWARD_WEIGHTS_MAX]; /* of reward.weights */
+    int weight_count;
     regex_t pattern;
     bool has_pattern;
     pid_t process; /* 0: none */

@@ -239,9 +239,20 @@ static int take_recorded(struct rollouts *rollouts, struct error *error) {
     return rollouts->recorded && rollouts->asked < rollouts->count ? cut_file(rollouts, error) : 0;
 }
 
+/* Returns the reward of a completion whose text has this value: less for a length near the limit.
+ */
+static double punished(const struct rollouts *rollouts, int64_t index, double value) {
+    const struct completion *completion = &rollouts->completions[index];
+    const int64_t cache = rollouts->config->reward.soft_punish_cache;
+    const int64_t over = completion->length - completion->prompt -
+                         (rollouts->config->grpo.max_completion_length - cache);
+    return over > 0 && cache > 0 ? value - (double)over / (double)cache : value;
+}
+
 static int take_reward(void *context, int64_t index, double value, struct error *error) {
     struct rollouts *rollouts = context;
     index += rollouts->asked;
+    value = punished(rollouts, index, value);
     rollouts->completions[index].reward = value;
     fprintf(rollouts->file, "{\"step\": %" PRId64 ", \"reward\": %.17g, %s", rollouts->step, value,
             rollouts->requests[index].json + 1);
@@ -380,25 +391,25 @@ int rollouts_make(struct rollouts *rollouts, struct evaluator *evaluator,
 }
 
 static int add_reward(void *context, int64_t index, double value, struct error *error) {
-    double *total = context;
-    (void)index, (void)error;
-    *total += value;
+    struct rollouts *rollouts = context;
+    (void)error;
+    rollouts->total += punished(rollouts, index, value);
     return 0;
 }
 
 int rollouts_evaluate(struct rollouts *rollouts, const struct loader *loader, int64_t prompts,
                       struct policy_sums *sums, struct error *error) {
     const int64_t all = prompts * rollouts->config->grpo.num_generations;
-    double total = 0;
+    rollouts->total = 0;
     *sums = (struct policy_sums){.sequences = (float)all};
     for (int64_t i = 0; i < all; i += rollouts->count) {
         const int64_t here = MIN(rollouts->count, all - i);
         if (draw(rollouts, loader, (uint64_t)i, VALIDATION_STREAM + (uint64_t)i, here, error) ||
-            reward_rate(&rollouts->reward, rollouts->requests, here, add_reward, &total, error))
+            reward_rate(&rollouts->reward, rollouts->requests, here, add_reward, rollouts, error))
             return -1;
         for (int64_t k = 0; k < here; k++) add_completion(sums, &rollouts->completions[k]);
     }
-    sums->reward = (float)total;
+    sums->reward = (float)rollouts->total;
     return 0;
 }
 

@@ -56,6 +56,7 @@ struct rollouts {
     long bytes;    /* of its lines that are known to be right */
     bool recorded; /* what follows was written before the run was resumed */
     int64_t step;  /* the one that is drawn, counted from 1 */
+    double total;  /* rewards of a validation */
     int64_t asked; /* the first of its completions whose reward is not recorded */
 };
 

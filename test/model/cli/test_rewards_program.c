@@ -139,10 +139,30 @@ Test(rewards_program, hostile_programs) {
     check_hostile(GOOD "echo '{\"reward\": {\"a\": true}}'\n", "must answer");
     check_hostile(GOOD "echo '{\"reward\": {}}'\n", "must answer");
     check_hostile(GOOD "echo '{}'\n", "must answer");
-    check_hostile(GOOD "printf '{\"reward\": 1}'; sleep 30\n", "did not answer");
+    check_hostile(GOOD "while printf ' '; do sleep 0.1; done\n", "did not answer");
     check_hostile("i=0; while read -r x; do echo '{\"reward\": 1}'; i=$((i+1));\n"
                   "[ $i -eq 16 ] && echo '{\"reward\": 1}'; done\n",
                   "more answers than the requests");
+}
+
+/* Weights and null as TRL's reward_weights and None: the sum over what is a number; and DAPO's soft
+ * overlong punishment of TRL, of which completions of 3, 4 and 5 tokens here get 0, -0.5 and -1. */
+Test(rewards_program, weights_of_named_rewards_and_length) {
+#define WEIGHTED \
+    RUN "|--set|train.steps=1|--set|eval.every=0|--set|grpo.stop=|--set|reward.weights="
+    write_file("reward.sh", "while read -r line; do\n"
+                            "    echo '{\"reward\": {\"a\": 3, \"b\": 0.25, \"c\": null}}'\n"
+                            "done\n");
+    expect_exit(WEIGHTED "a=-0.5,b=4,c=9|--set|reward.soft_punish_cache=2", 0);
+    char *rollouts = read_text("a/run/rollouts.jsonl");
+    expect_text(rollouts, "{\"step\": 1, \"reward\": -1.5, ");
+    free(rollouts);
+    expect_exit(WEIGHTED "a=1,b=1|--set|name=b", 1);
+    expect_text(error_text, "with all names of reward.weights and no others, but wrote: {\"rew");
+    expect_exit(WEIGHTED "a=1,b=1,c=1,d=1|--set|name=c", 1);
+    expect_text(error_text, "with all names of reward.weights");
+    expect_exit(WEIGHTED "a:1|--set|name=d", 1);
+    expect_text(error_text, "reward.weights \"a:1\": write name=number");
 }
 
 Test(rewards_program, a_program_that_cannot_start) {
