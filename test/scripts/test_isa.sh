@@ -25,7 +25,8 @@ settings=()
 for level in "${levels[@]}"; do settings+=("MANTISSA_CPU=$level"); done
 # `make test` runs under the highest levels.
 if [ "${#settings[@]}" -gt 0 ]; then unset "settings[-1]"; fi
-thorough=${settings[-1]:-}
+thorough=
+if [ "${#settings[@]}" -gt 0 ]; then thorough=${settings[-1]}; fi
 if "$TRAIN" --version | grep oneDNN >/dev/null && [ "$(uname -m)" = x86_64 ]; then
     for isa in SSE41:sse4_1 AVX2:avx2 AVX512_CORE:avx512bw AVX512_CORE_BF16:avx512_bf16 \
         AVX512_CORE_AMX:amx_bf16; do
