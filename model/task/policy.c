@@ -13,7 +13,7 @@
 #define MEAN(name, sum, count) \
     { name, AT(sum), AT(count), 0, 0, NULL, NULL, NULL, 0, 0 }
 #define SHOWN(name, sum, count, label, unit, f, d) \
-    { name, AT(sum), AT(count), 0, 0, label, unit, NULL, f, d }
+    { name, AT(sum), AT(count), 0, 0, label, unit, label, f, d }
 
 /* Figures by the names of TRL, with _ for /. One micro-batch has the step's reward_std,
  * frac_reward_zero_std and largest ratio. */

@@ -109,7 +109,9 @@ struct sample_options rollouts_options(const struct config *config,
     options.tokens = config->grpo.max_completion_length;
     options.vocabulary = tokenizer->vocab_size;
     options.temperature = 1; /* the model divides its logits by grpo.temperature */
-    options.top_p = 1;
+    options.top_p = options.repetition_penalty = 1;
+    options.min_p = 0;
+    options.top_k = 0;
     return options;
 }
 
@@ -185,7 +187,8 @@ static int draw(struct rollouts *rollouts, const struct loader *loader, uint64_t
     }
     sampler->options.emit = add_token;
     sampler->options.context = rollouts;
-    if (sampler_generate_texts(sampler, rollouts->texts, count, &ignored, error)) return -1;
+    const int status = sampler_generate_texts(sampler, rollouts->texts, count, &ignored, error);
+    if (status) return status;
     for (int64_t i = 0; i < count; i++)
         if (write_request(rollouts, i, loader, (first + (uint64_t)i) / (uint64_t)group, error))
             return -1;
@@ -404,8 +407,10 @@ int rollouts_evaluate(struct rollouts *rollouts, const struct loader *loader, in
     *sums = (struct policy_sums){.sequences = (float)all};
     for (int64_t i = 0; i < all; i += rollouts->count) {
         const int64_t here = MIN(rollouts->count, all - i);
-        if (draw(rollouts, loader, (uint64_t)i, VALIDATION_STREAM + (uint64_t)i, here, error) ||
-            reward_rate(&rollouts->reward, rollouts->requests, here, add_reward, rollouts, error))
+        const int status =
+            draw(rollouts, loader, (uint64_t)i, VALIDATION_STREAM + (uint64_t)i, here, error);
+        if (status) return status;
+        if (reward_rate(&rollouts->reward, rollouts->requests, here, add_reward, rollouts, error))
             return -1;
         for (int64_t k = 0; k < here; k++) add_completion(sums, &rollouts->completions[k]);
     }
@@ -506,7 +511,7 @@ int rollouts_open(struct rollouts *rollouts, const struct config *config, struct
         if (loaders[i]) loaders[i]->rollouts = rollouts;
     }
     if (reward_open(&rollouts->reward, config, error)) return -1;
-    return open_file(rollouts, directory, step, error);
+    return directory ? open_file(rollouts, directory, step, error) : 0;
 }
 
 void rollouts_close(struct rollouts *rollouts) {

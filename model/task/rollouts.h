@@ -68,8 +68,9 @@ struct sample_options rollouts_options(const struct config *config,
 /* Allocates the completions of a step, for rollouts_weigh alone. */
 int rollouts_allocate(struct rollouts *rollouts, const struct config *config, struct error *error);
 
-/* Does so, checks all prompts, starts the reward and opens the file behind the lines of `step`
- * steps. loaders: of training and validation, whose `rollouts` are set; NULL: none. */
+/* Does so, checks all prompts, starts the reward and opens the file in `directory` behind the lines
+ * of `step` steps; NULL: no file, for rollouts_evaluate alone. loaders: of training and validation,
+ * whose `rollouts` are set; NULL: none. */
 int rollouts_open(struct rollouts *rollouts, const struct config *config, struct sampler *sampler,
                   const struct tokenizer *tokenizer, struct loader *const loaders[2],
                   const char *directory, int64_t step, struct error *error);
@@ -87,7 +88,7 @@ int rollouts_weigh(struct rollouts *rollouts, struct evaluator *evaluator,
                    const struct loader *loader, struct error *error);
 
 /* Draws completions of the first prompts of a loader, as many of each as in training, and sets the
- * sums that have figures of them. */
+ * sums that have figures of them. Returns RESULT_STOPPED if sampler->options.stop is set. */
 int rollouts_evaluate(struct rollouts *rollouts, const struct loader *loader, int64_t prompts,
                       struct policy_sums *sums, struct error *error);
 

@@ -646,6 +646,7 @@ static int run_slots(struct sampler *sampler, struct slots *slots, struct sample
     double began = progress_clock();
     for (int64_t slot = 0; slot < sampler->texts; slot++) slots->text[slot] = -1;
     while ((slots->next < slots->count || slots->active > 0) && !be->failure.text[0]) {
+        if (sampler->options.stop && *sampler->options.stop) return RESULT_STOPPED;
         if (fill_slots(sampler, slots, result, error)) return -1;
         const double filled = progress_clock();
         result->prompt_seconds += filled - began;

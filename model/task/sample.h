@@ -121,6 +121,7 @@ struct sample_text {
  * model has a cache, and options no penalty. Prompts of adjacent texts that are equal are read
  * once, in a model with states once for those that begin together. The tokens of a text are a
  * function of (seed, stream, prompt) and sampler->texts, whatever the other texts are, unless
- * tensors are quantized with a scale for all rows. options.emit gets the text's index. */
+ * tensors are quantized with a scale for all rows. options.emit gets the text's index.
+ * Returns RESULT_STOPPED if options.stop is set. */
 int sampler_generate_texts(struct sampler *sampler, const struct sample_text *texts, int64_t count,
                            struct sample_result *result, struct error *error);

@@ -11,13 +11,16 @@
 #include "data/util/program.h"
 #include "data/util/signals.h"
 #include "model/cli/report.h"
+#include "model/cli/run_sample.h"
 #include "model/config/config_keys.h"
 #include "model/core/model_initialize.h"
 #include "model/io/checkpoint.h"
+#include "model/session/sample_model.h"
 #include "model/session/setup.h"
 #include "model/task/evaluate.h"
 #include "model/task/objective.h"
 #include "model/task/reference.h"
+#include "model/task/rollouts.h"
 
 struct evaluation {
     const struct config *config;
@@ -26,6 +29,7 @@ struct evaluation {
     struct tokenizer tokenizer; /* vocab_size 0: no tokenizer found */
     struct backend be;
     int64_t sequences;
+    double tokens;          /* that were evaluated, or drawn */
     double bytes_per_token; /* 0: unknown */
     struct step_sums sums;  /* of the last precision, for the objective's figures */
     double first_loss;      /* loss in the first precision, the reference of the others; 0: none */
@@ -82,10 +86,9 @@ static void print_columns(const struct evaluation *evaluation, bool titles, doub
 
 static void print_line(struct evaluation *evaluation, const char *precision, double loss,
                        double seconds) {
-    double tokens = (double)(evaluation->sequences * evaluation->config->data.seq_len);
     printf("%-9s  %8.4f", precision, loss);
     print_columns(evaluation, false, loss);
-    printf("  %8.0f", tokens / seconds);
+    printf("  %8.0f", evaluation->tokens / seconds);
     if (evaluation->first_loss > 0) printf("  %+.3f %%", 100 * (loss / evaluation->first_loss - 1));
     else evaluation->first_loss = loss;
     printf("\n");
@@ -142,15 +145,46 @@ static int evaluate_loaded(struct evaluation *evaluation, struct model *model,
     return status;
 }
 
+/* Draws and rates completions of all prompts. The loss is minus the mean reward. */
+static int evaluate_rewards(struct evaluation *evaluation, struct model *model,
+                            const struct config *config, double *loss, struct error *error) {
+    const struct tokenizer *tokenizer = &evaluation->tokenizer;
+    struct loader *const loaders[] = {&evaluation->text.loader, NULL};
+    struct sample_options options = sample_options_of(config);
+    struct sampler sampler = {0};
+    struct rollouts rollouts = {0};
+    struct policy_sums sums = {0};
+    if (tokenizer->vocab_size == 0) return fail(error, "the model has no tokenizer");
+    if (sample_find_ends(&options, config, tokenizer, evaluation->from, error)) return -1;
+    options = rollouts_options(config, &options, tokenizer);
+    options.temperature = config->grpo.temperature;
+    options.exact = false;
+    options.stop = evaluation->stop;
+    int status = sampler_open(&sampler, model, &options, error);
+    if (status == 0)
+        status = rollouts_open(&rollouts, config, &sampler, tokenizer, loaders, NULL, 0, error);
+    if (status == 0)
+        status = rollouts_evaluate(&rollouts, loaders[0], evaluation->sequences, &sums, error);
+    rollouts_close(&rollouts);
+    sampler_close(&sampler);
+    memcpy(&evaluation->sums, &sums, sizeof sums);
+    evaluation->tokens = (double)sums.length;
+    *loss = -(double)(sums.reward / sums.sequences);
+    return status;
+}
+
 /* Returns RESULT_STOPPED after a signal. */
 static int evaluate_precision(struct evaluation *evaluation, const struct config *config,
                               struct error *error) {
     struct model model;
     double loss;
-    if (setup_model(&model, config, &evaluation->be, MODEL_EVALUATED, evaluation->from, error))
+    const bool draws = config_reads_prompts(config);
+    if (setup_model(&model, config, &evaluation->be, draws ? MODEL_SAMPLED : MODEL_EVALUATED,
+                    evaluation->from, error))
         return -1;
     const double began = progress_clock();
-    const int status = evaluate_loaded(evaluation, &model, config, &loss, error);
+    const int status = draws ? evaluate_rewards(evaluation, &model, config, &loss, error)
+                             : evaluate_loaded(evaluation, &model, config, &loss, error);
     if (status == 0)
         print_line(evaluation, config_precision_name(precision_setting(&model.precision, config)),
                    loss, progress_clock() - began);
@@ -168,6 +202,7 @@ static int open_text(struct evaluation *evaluation, const char *data, struct err
     if (source_open(&evaluation->text, evaluation->config, data, SOURCE_EVALUATION, error))
         return -1;
     evaluation->sequences = (int64_t)evaluation->text.loader.sequence_count;
+    evaluation->tokens = (double)(evaluation->sequences * evaluation->config->data.seq_len);
     int status = setup_tokenizer(&evaluation->tokenizer, evaluation->config, evaluation->from,
                                  texts, 1, error);
     if (status == RESULT_FAILED) return -1;
@@ -184,9 +219,15 @@ static int evaluate_all(struct evaluation *evaluation, const struct command_line
     if (!config_given_by_flag(&config, "data.isolate")) config.data.isolate = marked;
     if (setup_documents(&config, &evaluation->text, error)) return EXIT_FAILED;
     int count = line->precision_count, status = 0;
-    printf("text       %s: %" PRId64 " sequence%s of %" PRId64 " tokens; documents %sisolated%s\n",
-           data, evaluation->sequences, PLURAL(evaluation->sequences), config.data.seq_len,
-           config.data.isolate ? "" : "not ", marked ? "" : ": nothing marks them");
+    config.samples = config_texts(&config);
+    if (config_reads_prompts(&config))
+        printf("text       %s: %" PRId64 " prompt%s, %" PRId64 " completions of each\n", data,
+               evaluation->sequences, PLURAL(evaluation->sequences), config.grpo.num_generations);
+    else
+        printf("text       %s: %" PRId64 " sequence%s of %" PRId64
+               " tokens; documents %sisolated%s\n",
+               data, evaluation->sequences, PLURAL(evaluation->sequences), config.data.seq_len,
+               config.data.isolate ? "" : "not ", marked ? "" : ": nothing marks them");
     printf("precision      loss");
     print_columns(evaluation, true, 0);
     printf("  tokens/s%s\n", count > 1 ? "  difference" : "");

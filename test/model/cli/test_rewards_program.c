@@ -268,9 +268,21 @@ Test(rewards_program, adapters) {
     free(metrics);
 }
 
-/* --eval has no completions to evaluate. */
-Test(rewards_program, other_commands_refuse_the_objective) {
-    expect_exit(RUN, 0);
-    expect_exit("--eval|--from|a/run", 1);
+/* --eval draws what the last validation of the run has drawn. Other commands have no completions.
+ */
+Test(rewards_program, other_commands) {
+    double validated = 0, evaluated = 0;
+    expect_exit(RUN "|--set|grpo.temperature=1.25", 0);
+    char *metrics = read_text("a/run/metrics.jsonl");
+    for (char *at = metrics; (at = strstr(at, "\"val_reward\": ")); at++)
+        sscanf(at, "\"val_reward\": %lf", &validated);
+    free(metrics);
+    expect_exit("--eval|--from|a/run", 0);
+    expect_text(out_text, "rows.jsonl: 3 prompts, 4 completions of each");
+    const char *row = strstr(out_text, "\nfp32 ");
+    cr_assert_not_null(row, "%s", out_text);
+    sscanf(row, " fp32 %*f %lf", &evaluated);
+    cr_expect_float_eq(evaluated, validated, 1e-4, "%s", out_text);
+    expect_exit("--audit|--from|a/run", 1);
     expect_text(error_text, "its completions are drawn while it trains");
 }
