@@ -251,6 +251,14 @@ static int after_step(struct run *run, bool *paused, struct error *error) {
     return saves ? saving_save(&run->saving, error) : 0;
 }
 
+/* Names the run that follows one on the built-in sums. */
+static void print_next(const struct run *run) {
+    const struct config *config = &run->session.config;
+    if (run->session.ranks->rank == 0 && config_reads_text(config) && !run_has_steps(run) &&
+        strcmp(config->data.train, "sums") == 0)
+        printf("next: ./train --config grpo.json --set model.init_from=%s\n", run->directory);
+}
+
 /* Saves the last step. If metrics could not be written, the run fails after that. */
 static int finish(struct run *run, struct error *error) {
     if (finish_steps(run, error)) return -1;
@@ -261,6 +269,7 @@ static int finish(struct run *run, struct error *error) {
         *error = run->log_failure;
         status = -1;
     }
+    if (status == 0) print_next(run);
     return ranks_agree(run->session.ranks, status, error);
 }
 

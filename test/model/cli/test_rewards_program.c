@@ -268,6 +268,13 @@ Test(rewards_program, adapters) {
     free(metrics);
 }
 
+Test(rewards_program, sums_name_the_next_run) {
+    expect_exit("--config|tiny.json|--set|name=sums|--set|data.train=sums|--set|data.val="
+                "|--set|sample.every=0|--set|eval.every=0|--set|train.steps=1",
+                0);
+    expect_text(out_text, "\nnext: ./train --config grpo.json --set model.init_from=a/sums\n");
+}
+
 /* --eval draws what the last validation of the run has drawn. Other commands have no completions.
  */
 Test(rewards_program, other_commands) {
