@@ -171,7 +171,7 @@ static const struct key_case key_cases[] = {
     {"grpo.stop", "Y", ROLLED, "", WEIGHTS, NULL},
     {"reward.command", "sh short.sh", ROLLED, "", WEIGHTS, NULL},
     {"reward.weights", "a=2", ROLLED, "", UNSEEN, "no named rewards: test_rewards_program.c"},
-    {"reward.soft_punish_cache", "3", ROLLED, "", WEIGHTS, NULL},
+    {"reward.soft_punish_cache", "6", ROLLED "|grpo.stop=Y", "", WEIGHTS, NULL},
     {"reward.timeout", "50", ROLLED, "", UNSEEN, "the program answers in time"},
     {"reward.match", "other", ROLLED, ROLLED, UNSEEN, "no text matches: test_rewards_program.c"},
     {"reward.pattern", "(.)", ROLLED, ROLLED, UNSEEN, "no text matches: test_rewards_program.c"},
