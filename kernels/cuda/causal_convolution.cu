@@ -4,12 +4,12 @@
 #include "kernels/cuda/partials.h"
 #include "kernels/cuda/ptx.h"
 
-enum { THREADS = 128 };
+enum { THREADS = 128, BACKWARD_BLOCKS = 8 /* of a multiprocessor: 64 registers a thread */ };
 
 /* A column of a tensor, from a sequence's first row on. */
 template <typename T> struct rows {
     T *at;
-    int64_t stride;
+    int stride;
 };
 
 typedef float lanes;
@@ -19,8 +19,8 @@ typedef float lanes;
 #define LANE(row, i)        (row)
 #define EACH_LANE(c, i)
 #define EACH_TAP(j)                _Pragma("unroll") for (int j = 0; j < TAPS; j++)
-#define load_row(c, row, rows, t)  (*(row) = widen((rows).at[(t) * (rows).stride]))
-#define store_row(c, rows, t, row) ((rows).at[(t) * (rows).stride] = narrow<T>(row))
+#define load_row(c, row, rows, t)  (*(row) = widen((rows).at[(int64_t)(t) * (rows).stride]))
+#define store_row(c, rows, t, row) ((rows).at[(int64_t)(t) * (rows).stride] = narrow<T>(row))
 
 static __device__ __forceinline__ float logistic(float x) {
     return reciprocal_approx(1.0f + exp2_approx(-LOG2_OF_E * x));
@@ -35,7 +35,7 @@ static __device__ __forceinline__ float silu(float x) {
 static_assert((int)TAPS == (int)PACK, "a column's weights are a pack");
 
 template <typename T>
-static __device__ __forceinline__ struct rows<T> column_of(T *first, int rows, int64_t stride,
+static __device__ __forceinline__ struct rows<T> column_of(T *first, int rows, int stride,
                                                            int column) {
     return {first + (int64_t)blockIdx.z * rows * stride + column, stride};
 }
@@ -57,7 +57,7 @@ begin(const struct convolution &all, struct array weights, int column) {
 
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
-    forward_kernel(T *__restrict__ out, T *tail, const T *__restrict__ in, int64_t stride,
+    forward_kernel(T *__restrict__ out, T *tail, const T *__restrict__ in, int stride,
                    struct array weights, struct convolution all) {
     const int column = (int)(blockIdx.x * THREADS + threadIdx.x), columns = all.columns;
     if (column >= columns) return;
@@ -68,9 +68,9 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 template <typename T>
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, BACKWARD_BLOCKS)
     backward_kernel(T *__restrict__ din, const T *__restrict__ dout, const T *__restrict__ in,
-                    int64_t stride, float *partials, struct array weights, struct convolution all) {
+                    int stride, float *partials, struct array weights, struct convolution all) {
     const int column = (int)(blockIdx.x * THREADS + threadIdx.x), columns = all.columns;
     float dweight[TAPS] = {0}, sums[TAPS] = {0};
     if (column >= columns) return;
@@ -102,7 +102,7 @@ void cuda_causal_convolution_forward(struct backend *be,
     STORAGE_SWITCH(in->dtype, T,
                    LAUNCH(forward_kernel<T>, grid_of(in, &c), THREADS, 0, cuda_state(be)->compute,
                           (T *)args->out->data, tail ? (T *)tail->data : NULL, (const T *)in->data,
-                          tensor_columns(in), array_of(args->weight), c));
+                          (int)tensor_columns(in), array_of(args->weight), c));
     cuda_launched(be, "causal_convolution_forward");
 }
 
@@ -123,7 +123,7 @@ void cuda_causal_convolution_backward(struct backend *be,
     STORAGE_SWITCH(in->dtype, T,
                    LAUNCH(backward_kernel<T>, grid_of(in, &c), THREADS, 0, cuda_state(be)->compute,
                           (T *)din->data, (const T *)dout->data, (const T *)in->data,
-                          tensor_columns(in), partials, array_of(args->weight), c));
+                          (int)tensor_columns(in), partials, array_of(args->weight), c));
     struct sums sums = sums_of(args->dweight);
     add_partials(be, &sums, partials, in->shape[0] * segments_of(in));
     cuda_launched(be, "causal_convolution_backward");

@@ -8,7 +8,7 @@
 
 enum { PARTIAL_WARPS = 32, SUMS_MAX = 3 };
 
-/* Destinations of sums, [columns] each. */
+/* Destinations of sums, [columns] each; without data a sum is dropped. */
 struct sums {
     struct array at[SUMS_MAX];
     int64_t columns;
@@ -47,6 +47,7 @@ static __global__ void __launch_bounds__(PARTIAL_WARPS *WARP)
     struct array out = sums.at[0];
     for (int i = 1; i < SUMS_MAX; i++)
         if (column >= i * sums.columns) out = sums.at[i];
+    if (!out.data) return;
     int64_t at = column % sums.columns;
     STORAGE_SWITCH(out.dtype, T, {
         T *element = (T *)out.data + at;

@@ -20,7 +20,7 @@ struct qk_norm {
     const float *q_weight, *k_weight; /* [D] */
     const float *angles;              /* [T, D], or NULL */
     const int32_t *positions;         /* [N], or NULL */
-    float *partials;                  /* backward: [groups, 2, D], or [groups, D] without keys */
+    float *partials;                  /* backward: [groups, 2, D] */
     int64_t columns;
     int rows, group_rows, sequence_length;  /* rows times heads fit an int: index arithmetic in 64
                                                bits would take longer than the memory */
@@ -187,10 +187,9 @@ static __device__ __forceinline__ void heads_backward(float *partial, T *dinout,
 template <bool PACKED, typename T>
 static __global__ void __launch_bounds__(THREADS, PACKED ? BACKWARD_BLOCKS : 1)
     backward_kernel(T *dinout, const T *raw, struct qk_norm a) {
-    const int keys = a.all_heads - a.heads;
-    float *partial = a.partials + blockIdx.x * (keys ? 2 : 1) * (int64_t)a.size;
+    float *partial = a.partials + blockIdx.x * 2 * (int64_t)a.size;
     heads_backward<PACKED>(partial, dinout, raw, 0, a.heads, a);
-    if (keys) heads_backward<PACKED>(partial + a.size, dinout, raw, a.heads, keys, a);
+    heads_backward<PACKED>(partial + a.size, dinout, raw, a.heads, a.all_heads - a.heads, a);
 }
 
 /* ---- on the host */
@@ -286,6 +285,7 @@ void cuda_qk_norm_backward(struct backend *be, const struct qk_norm_backward_arg
                           (const T *)args->raw->data, a));
     struct sums sums = sums_of(args->dq_weight);
     sums_add(&sums, args->dk_weight);
+    sums.count = 2; /* without keys the second goes nowhere */
     add_partials(be, &sums, a.partials, groups);
     cuda_launched(be, "qk_norm_backward");
 }
