@@ -140,9 +140,11 @@ Test(rewards_program, hostile_programs) {
     check_hostile(GOOD "echo '{\"reward\": {}}'\n", "must answer");
     check_hostile(GOOD "echo '{}'\n", "must answer");
     check_hostile(GOOD "while printf ' '; do sleep 0.1; done\n", "did not answer");
-    check_hostile("i=0; while read -r x; do echo '{\"reward\": 1}'; i=$((i+1));\n"
-                  "[ $i -eq 16 ] && echo '{\"reward\": 1}'; done\n",
-                  "more answers than the requests");
+    /* Both in one write: one that came later might be taken for the next row's. */
+    check_hostile(
+        "i=0; more=; while read -r x; do i=$((i+1)); [ $i -eq 16 ] && more='{\"reward\": 1}\n'\n"
+        "printf '{\"reward\": 1}\n'\"$more\"; more=; done\n",
+        "more answers than the requests");
 }
 
 /* Weights and null as TRL's reward_weights and None: the sum over what is a number; and DAPO's soft
