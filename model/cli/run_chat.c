@@ -150,9 +150,8 @@ int run_chat(const struct config *config, const char *from, const struct command
     if (chat.template) status = open_and_converse(&chat, config, from, line, error);
     else
         fail(error,
-             "%s: its tokenizer is for no known chat template (ChatML, Llama 3, Mistral, Gemma, "
-             "OLMo "
-             "2, EXAONE 4)\n./train --sample TEXT continues a text instead",
+             "%s: its tokenizer is for no known chat template (ChatML, Llama 3, Mistral, "
+             "Gemma, OLMo 2, EXAONE 4)\n./train --sample TEXT continues a text instead",
              from);
     tokenizer_close(&tokenizer);
     return status;
