@@ -477,9 +477,10 @@ def check_training(checks, name, model, folder, precision, starts):
         own = max(abs(a - b) for a, b in zip(exact, theirs, strict=True))
     else:
         theirs = list(train_there(model, inputs, targets, ALL[precision], isolated))
+    # Two roundings of one run, each as far from it as PyTorch's own, may be twice that apart.
     checks.near(f"{name}: ten losses in {precision}",
                 max(abs(a - b) for a, b in zip(ours, theirs, strict=True)),
-                max(TRAINED[precision], own))
+                max(TRAINED[precision], 2 * own))
     if precision != "fp32" or starts is not None:
         return
     run(TRAIN, "--export", folder / "trained", "--dtype", "fp32", "--from", checkpoint)
