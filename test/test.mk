@@ -102,7 +102,7 @@ TESTING := $(USE_PROGRAMS) OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive
 test: $(OUT)/tests $(PROGRAMS) $(MODULE) $(if $(FILTER)$(filter-out fast,$(BUILD)),,check)
 	$(TESTING) $(OUT)/tests --jobs 2 $(if $(FILTER),--filter '$(FILTER)')
 ifeq ($(BUILD)$(FILTER),fast)
-	$(OUT)/tests --bench '!(@(ranks|step)/*)' --rows 64 --width 64 --count 4096 --rounds 1 >/dev/null
+	$(OUT)/tests --bench '!(@(ranks|step|texts)/*)' --rows 64 --width 64 --count 4096 --rounds 1 >/dev/null
 ifeq ($(CUDA_HEADERS),)
 	@echo "skipped: the CUDA kernels on the emulator, because there is no cuda_runtime.h here"
 else
