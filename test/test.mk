@@ -156,9 +156,14 @@ test-device: $(OUT)/device_tests $(if $(EMULATED),$(OUT)/test_emulator) \
 	$(if $(filter emulated,$(BUILD)),$(TESTING) TEST_SHORT=1 CUDA_EMULATOR_TENSOR_CORES=truncate \
 	  $(OUT)/device_tests --jobs 2 --filter '$(TRUNCATED_TESTS)')
 	$(if $(filter emulated,$(BUILD)),$(USE_PROGRAMS) test/scripts/test_ranks_gpu.sh)
-	$(if $(filter emulated,$(BUILD)),GPU_BENCH=$(OUT)/gpu_bench test/scripts/test_gpu_failures.sh)
-	$(if $(filter emulated,$(BUILD)),test/scripts/test_gpu_check.sh)
+	$(if $(filter emulated,$(BUILD)),$(MAKE) BUILD=emulated test-gpu-failures test-gpu-check)
 	$(if $(filter emulated,$(BUILD)),$(OUT)/check_cublaslt)
+
+# Minutes each, mostly of one core.
+test-gpu-failures:
+	GPU_BENCH=$(OUT)/gpu_bench test/scripts/test_gpu_failures.sh
+test-gpu-check:
+	test/scripts/test_gpu_check.sh
 
 #: make test-races     the same on the emulated GPU, under ThreadSanitizer
 # ThreadSanitizer reports races between the threads of a block, between blocks, and between streams
@@ -277,6 +282,7 @@ endif
 coverage:
 	scripts/coverage.sh
 
-.PHONY: test test-short test-once test-split test-isa test-sanitize test-sanitized test-device test-races test-cublaslt \
+.PHONY: test test-short test-once test-split test-isa test-sanitize test-sanitized test-device \
+        test-gpu-failures test-gpu-check test-races test-cublaslt \
         fuzz coverage bench bench-finetune bench-adamw bench-passes bench-products bench-ranks \
         bench-sample bench-start bench-checkpoint
