@@ -181,16 +181,15 @@ test-split: $(OUT)/split_all
 	$(OUT)/split_all
 
 #: make test-sanitize  the tests under AddressSanitizer and UBSan, with short ones of the emulated GPU
-# One build for both devices, as compiling takes minutes.
-DEVICE_SUITES = $(shell sed -n 's/^Test.\([a-z0-9_]*\),.*/\1/p' $(filter-out %/runner.c,$(DEVICE_TESTS)) | \
-                  sort -u | paste -sd'|')
+# One build for both devices, as compiling takes minutes. The emulated GPU runs the suites of
+# test-short; `make BUILD=emulated-address test-device` has those of layers in host memory, too.
 test-sanitize:
 	$(MAKE) BUILD=$(if $(CUDA_HEADERS),emulated-address,sanitize) test-sanitized
 test-sanitized: $(OUT)/tests $(PROGRAMS) $(MODULE) $(if $(EMULATED),$(OUT)/test_emulator)
 	@$(TESTING) TEST_DEVICE=cpu CUDA_VISIBLE_DEVICES= $(OUT)/tests --jobs 2 --filter '!($(EMULATED_TESTS))'
 ifneq ($(EMULATED),)
 	$(OUT)/test_emulator
-	@$(TESTING) TEST_DEVICE=cuda TEST_SHORT=1 $(OUT)/tests --jobs 2 --filter '@($(DEVICE_SUITES))/*'
+	@$(TESTING) TEST_DEVICE=cuda TEST_SHORT=1 $(OUT)/tests --jobs 2 --filter '@($(SHORT_SUITES))/*'
 endif
 
 #: make bench          GPT-2 124M (FAMILY=llama: SmolLM2 135M): ms by part, ratio to products
