@@ -181,7 +181,7 @@ test-split: $(OUT)/split_all
 	$(OUT)/split_all
 
 #: make test-sanitize  the tests under AddressSanitizer and UBSan, with short ones of the emulated GPU
-# One build for both devices, as compiling takes minutes. The emulated GPU runs the suites of
+# One build for both devices, as compiling takes minutes. One kind of emulated GPU runs the suites of
 # test-short; `make BUILD=emulated-address test-device` has those of layers in host memory, too.
 test-sanitize:
 	$(MAKE) BUILD=$(if $(CUDA_HEADERS),emulated-address,sanitize) test-sanitized
@@ -189,7 +189,8 @@ test-sanitized: $(OUT)/tests $(PROGRAMS) $(MODULE) $(if $(EMULATED),$(OUT)/test_
 	@$(TESTING) TEST_DEVICE=cpu CUDA_VISIBLE_DEVICES= $(OUT)/tests --jobs 2 --filter '!($(EMULATED_TESTS))'
 ifneq ($(EMULATED),)
 	$(OUT)/test_emulator
-	@$(TESTING) TEST_DEVICE=cuda TEST_SHORT=1 $(OUT)/tests --jobs 2 --filter '@($(SHORT_SUITES))/*'
+	@$(TESTING) TEST_DEVICE=cuda TEST_SHORT=1 TEST_ONE_GPU=1 $(OUT)/tests --jobs 2 \
+	  --filter '@($(SHORT_SUITES))/*'
 endif
 
 #: make bench          GPT-2 124M (FAMILY=llama: SmolLM2 135M): ms by part, ratio to products
