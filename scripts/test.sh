@@ -2,7 +2,7 @@
 # Installs the packages of the tests (apt, with sudo unless root), builds, and runs the tests.
 #   scripts/test.sh            every test of the CPU once, and with the CUDA headers installed the
 #                              CUDA kernels on an emulated GPU; about eight minutes on two cores
-#   scripts/test.sh --all      what continuous integration runs, about an hour: also the build by
+#   scripts/test.sh --all      what continuous integration runs, 75 minutes: also the build by
 #                              nvcc, all scripts, other orders of GPU threads and other GPUs,
 #                              AddressSanitizer and UBSan, each CPU level, a minute of torture.sh, the
 #                              fuzzers (clang), MPICH and Open MPI from pip
