@@ -3,9 +3,9 @@
  *   build/fast/tests --bench texts/different_prompts [--count 8]
  *       [--batch 8] [--rounds 9]
  *
- * Of Qwen3 0.6B in bf16 with random weights. Prompts of 5 to 200 tokens and completions of 16 to 128
- * are those of test/external/sample_bench.py. Prints a line of tokens/s for each round, of all
- * tokens drawn over the whole time. */
+ * The model has the shape of Qwen3 0.6B, in bf16 with random weights. Prompts of 5 to 200 tokens
+ * and completions of 16 to 128 are those of test/external/sample_bench.py. Prints a line of
+ * tokens/s for each round, of all tokens drawn over the whole time. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
